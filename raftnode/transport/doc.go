@@ -1,0 +1,2 @@
+// Package transport moves raft messages between the nodes of a cluster.
+package transport
