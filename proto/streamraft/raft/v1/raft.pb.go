@@ -429,8 +429,11 @@ type NodeRecord struct {
 	Node            string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
 	NodeIncarnation []byte                 `protobuf:"bytes,2,opt,name=node_incarnation,json=nodeIncarnation,proto3" json:"node_incarnation,omitempty"`
 	// Empty until founded.
-	ClusterId     []byte `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	HistoryEpoch  uint64 `protobuf:"varint,4,opt,name=history_epoch,json=historyEpoch,proto3" json:"history_epoch,omitempty"`
+	ClusterId    []byte `protobuf:"bytes,3,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	HistoryEpoch uint64 `protobuf:"varint,4,opt,name=history_epoch,json=historyEpoch,proto3" json:"history_epoch,omitempty"`
+	// The first log batch of every group is durable: from now on a group without
+	// a hard state means that the log was lost.
+	Started       bool `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -493,6 +496,66 @@ func (x *NodeRecord) GetHistoryEpoch() uint64 {
 	return 0
 }
 
+func (x *NodeRecord) GetStarted() bool {
+	if x != nil {
+		return x.Started
+	}
+	return false
+}
+
+// ReplicaRecord is the content of a group's file REPLICA.
+type ReplicaRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	RaftId        uint64                 `protobuf:"varint,2,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplicaRecord) Reset() {
+	*x = ReplicaRecord{}
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplicaRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplicaRecord) ProtoMessage() {}
+
+func (x *ReplicaRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplicaRecord.ProtoReflect.Descriptor instead.
+func (*ReplicaRecord) Descriptor() ([]byte, []int) {
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReplicaRecord) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *ReplicaRecord) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
 // Membership is who belongs to a group at one index. It lives in the applied
 // record of the state machine, together with that index, and nowhere else.
 type Membership struct {
@@ -516,7 +579,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[6]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -528,7 +591,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[6]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -541,7 +604,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{6}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Membership) GetClusterId() []byte {
@@ -628,7 +691,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[7]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -640,7 +703,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[7]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -653,7 +716,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{7}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Replica) GetRaftId() uint64 {
@@ -694,7 +757,7 @@ type MemberContext struct {
 
 func (x *MemberContext) Reset() {
 	*x = MemberContext{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[8]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +769,7 @@ func (x *MemberContext) String() string {
 func (*MemberContext) ProtoMessage() {}
 
 func (x *MemberContext) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[8]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +782,7 @@ func (x *MemberContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberContext.ProtoReflect.Descriptor instead.
 func (*MemberContext) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{8}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *MemberContext) GetReplicas() []*Replica {
@@ -739,7 +802,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[9]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -751,7 +814,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[9]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -764,7 +827,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{9}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *HelloRequest) GetHello() *NodeHello {
@@ -784,7 +847,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[10]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -796,7 +859,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[10]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -809,7 +872,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{10}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HelloResponse) GetHello() *NodeHello {
@@ -831,7 +894,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +906,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +919,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{11}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ConnectRequest) GetHello() *NodeHello {
@@ -890,7 +953,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -902,7 +965,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -915,7 +978,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{12}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ConnectResponse) GetHello() *NodeHello {
@@ -937,7 +1000,7 @@ type GroupMessage struct {
 
 func (x *GroupMessage) Reset() {
 	*x = GroupMessage{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -949,7 +1012,7 @@ func (x *GroupMessage) String() string {
 func (*GroupMessage) ProtoMessage() {}
 
 func (x *GroupMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -962,7 +1025,7 @@ func (x *GroupMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupMessage.ProtoReflect.Descriptor instead.
 func (*GroupMessage) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{13}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GroupMessage) GetGroup() uint64 {
@@ -1009,14 +1072,18 @@ const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12)\n" +
 	"\x10node_incarnation\x18\x03 \x01(\fR\x0fnodeIncarnation\x129\n" +
-	"\breplicas\x18\x04 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\"\x8f\x01\n" +
+	"\breplicas\x18\x04 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\"\xa9\x01\n" +
 	"\n" +
 	"NodeRecord\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12)\n" +
 	"\x10node_incarnation\x18\x02 \x01(\fR\x0fnodeIncarnation\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x03 \x01(\fR\tclusterId\x12#\n" +
-	"\rhistory_epoch\x18\x04 \x01(\x04R\fhistoryEpoch\"\xda\x02\n" +
+	"\rhistory_epoch\x18\x04 \x01(\x04R\fhistoryEpoch\x12\x18\n" +
+	"\astarted\x18\x05 \x01(\bR\astarted\">\n" +
+	"\rReplicaRecord\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x17\n" +
+	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"\xda\x02\n" +
 	"\n" +
 	"Membership\x12\x1d\n" +
 	"\n" +
@@ -1074,7 +1141,7 @@ func file_streamraft_raft_v1_raft_proto_rawDescGZIP() []byte {
 }
 
 var file_streamraft_raft_v1_raft_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_streamraft_raft_v1_raft_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_streamraft_raft_v1_raft_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_streamraft_raft_v1_raft_proto_goTypes = []any{
 	(Lane)(0),               // 0: streamraft.raft.v1.Lane
 	(*NodeHello)(nil),       // 1: streamraft.raft.v1.NodeHello
@@ -1083,14 +1150,15 @@ var file_streamraft_raft_v1_raft_proto_goTypes = []any{
 	(*Founding)(nil),        // 4: streamraft.raft.v1.Founding
 	(*FoundingNode)(nil),    // 5: streamraft.raft.v1.FoundingNode
 	(*NodeRecord)(nil),      // 6: streamraft.raft.v1.NodeRecord
-	(*Membership)(nil),      // 7: streamraft.raft.v1.Membership
-	(*Replica)(nil),         // 8: streamraft.raft.v1.Replica
-	(*MemberContext)(nil),   // 9: streamraft.raft.v1.MemberContext
-	(*HelloRequest)(nil),    // 10: streamraft.raft.v1.HelloRequest
-	(*HelloResponse)(nil),   // 11: streamraft.raft.v1.HelloResponse
-	(*ConnectRequest)(nil),  // 12: streamraft.raft.v1.ConnectRequest
-	(*ConnectResponse)(nil), // 13: streamraft.raft.v1.ConnectResponse
-	(*GroupMessage)(nil),    // 14: streamraft.raft.v1.GroupMessage
+	(*ReplicaRecord)(nil),   // 7: streamraft.raft.v1.ReplicaRecord
+	(*Membership)(nil),      // 8: streamraft.raft.v1.Membership
+	(*Replica)(nil),         // 9: streamraft.raft.v1.Replica
+	(*MemberContext)(nil),   // 10: streamraft.raft.v1.MemberContext
+	(*HelloRequest)(nil),    // 11: streamraft.raft.v1.HelloRequest
+	(*HelloResponse)(nil),   // 12: streamraft.raft.v1.HelloResponse
+	(*ConnectRequest)(nil),  // 13: streamraft.raft.v1.ConnectRequest
+	(*ConnectResponse)(nil), // 14: streamraft.raft.v1.ConnectResponse
+	(*GroupMessage)(nil),    // 15: streamraft.raft.v1.GroupMessage
 }
 var file_streamraft_raft_v1_raft_proto_depIdxs = []int32{
 	2,  // 0: streamraft.raft.v1.NodeHello.replicas:type_name -> streamraft.raft.v1.ReplicaId
@@ -1098,18 +1166,18 @@ var file_streamraft_raft_v1_raft_proto_depIdxs = []int32{
 	4,  // 2: streamraft.raft.v1.NodeHello.founding:type_name -> streamraft.raft.v1.Founding
 	5,  // 3: streamraft.raft.v1.Founding.nodes:type_name -> streamraft.raft.v1.FoundingNode
 	2,  // 4: streamraft.raft.v1.FoundingNode.replicas:type_name -> streamraft.raft.v1.ReplicaId
-	8,  // 5: streamraft.raft.v1.Membership.replicas:type_name -> streamraft.raft.v1.Replica
-	8,  // 6: streamraft.raft.v1.MemberContext.replicas:type_name -> streamraft.raft.v1.Replica
+	9,  // 5: streamraft.raft.v1.Membership.replicas:type_name -> streamraft.raft.v1.Replica
+	9,  // 6: streamraft.raft.v1.MemberContext.replicas:type_name -> streamraft.raft.v1.Replica
 	1,  // 7: streamraft.raft.v1.HelloRequest.hello:type_name -> streamraft.raft.v1.NodeHello
 	1,  // 8: streamraft.raft.v1.HelloResponse.hello:type_name -> streamraft.raft.v1.NodeHello
 	1,  // 9: streamraft.raft.v1.ConnectRequest.hello:type_name -> streamraft.raft.v1.NodeHello
 	0,  // 10: streamraft.raft.v1.ConnectRequest.lane:type_name -> streamraft.raft.v1.Lane
-	14, // 11: streamraft.raft.v1.ConnectRequest.messages:type_name -> streamraft.raft.v1.GroupMessage
+	15, // 11: streamraft.raft.v1.ConnectRequest.messages:type_name -> streamraft.raft.v1.GroupMessage
 	1,  // 12: streamraft.raft.v1.ConnectResponse.hello:type_name -> streamraft.raft.v1.NodeHello
-	10, // 13: streamraft.raft.v1.RaftService.Hello:input_type -> streamraft.raft.v1.HelloRequest
-	12, // 14: streamraft.raft.v1.RaftService.Connect:input_type -> streamraft.raft.v1.ConnectRequest
-	11, // 15: streamraft.raft.v1.RaftService.Hello:output_type -> streamraft.raft.v1.HelloResponse
-	13, // 16: streamraft.raft.v1.RaftService.Connect:output_type -> streamraft.raft.v1.ConnectResponse
+	11, // 13: streamraft.raft.v1.RaftService.Hello:input_type -> streamraft.raft.v1.HelloRequest
+	13, // 14: streamraft.raft.v1.RaftService.Connect:input_type -> streamraft.raft.v1.ConnectRequest
+	12, // 15: streamraft.raft.v1.RaftService.Hello:output_type -> streamraft.raft.v1.HelloResponse
+	14, // 16: streamraft.raft.v1.RaftService.Connect:output_type -> streamraft.raft.v1.ConnectResponse
 	15, // [15:17] is the sub-list for method output_type
 	13, // [13:15] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name
@@ -1128,7 +1196,7 @@ func file_streamraft_raft_v1_raft_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_streamraft_raft_v1_raft_proto_rawDesc), len(file_streamraft_raft_v1_raft_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
