@@ -1,0 +1,3 @@
+module github.com/streamraft/streamraft
+
+go 1.26.0

@@ -1,0 +1,2 @@
+// Package kv is clean here: the state machine may use raftnode.
+package kv

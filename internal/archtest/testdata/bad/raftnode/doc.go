@@ -1,0 +1,2 @@
+// Package raftnode imports what it must not.
+package raftnode

@@ -1,0 +1,2 @@
+// Package transport is clean.
+package transport

@@ -1,0 +1,2 @@
+// Package server lacks comments.
+package server

@@ -1,0 +1,2 @@
+// Package snapshot exits, sleeps and initialises.
+package snapshot
