@@ -51,6 +51,7 @@ type RecordError struct {
 	Offset int64  // of the first byte that is wrong, as far as that is known
 	Reason string // what is wrong
 	Hint   string // what to do about it
+	Newer  bool   // the file is sound, but of a version this program does not know
 }
 
 // Error returns all of it in one line.
@@ -142,6 +143,7 @@ func decodeRecord(format Format, data []byte) (payload []byte, version uint32, b
 			Offset: versionOffset,
 			Reason: fmt.Sprintf("version %d, and this program knows 1 to %d", version, format.Version),
 			Hint:   "use the release that wrote the file, or a newer one",
+			Newer:  version > format.Version,
 		}
 	}
 	return data[headerSize:], version, nil

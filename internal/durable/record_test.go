@@ -123,8 +123,8 @@ func TestRecordErrorSaysWhatToDo(t *testing.T) {
 			if !errors.As(err, &bad) {
 				t.Fatalf("not a *RecordError: %v", err)
 			}
-			if bad.Path != "dir-less" || bad.Offset != c.offset {
-				t.Errorf("path %q, offset %d", bad.Path, bad.Offset)
+			if bad.Path != "dir-less" || bad.Offset != c.offset || bad.Newer != (c.name == "newer") {
+				t.Errorf("path %q, offset %d, newer %t", bad.Path, bad.Offset, bad.Newer)
 			}
 			for _, part := range append(c.says, "dir-less") {
 				if !strings.Contains(err.Error(), part) {
