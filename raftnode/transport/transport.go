@@ -13,7 +13,8 @@ import (
 const ProtocolVersion = 1
 
 // GroupMessage is one raft message of one group. The message and everything
-// it points to are immutable once sent or delivered.
+// it points to are immutable once sent or delivered: a sender may encode it
+// long after Send returned.
 type GroupMessage struct {
 	Group   uint64
 	Message *raftpb.Message
@@ -24,7 +25,8 @@ type GroupMessage struct {
 // another node. All methods may be called from any goroutine.
 type Transport interface {
 	// Start begins to deliver to h. It is called once, before any other method;
-	// until then nothing is accepted from peers.
+	// until then nothing is accepted from peers. It returns ErrStarted when
+	// called again and ErrClosed after Close.
 	Start(h Handler) error
 
 	// SetPeer makes a node known under an address, or changes its address. It
@@ -40,27 +42,34 @@ type Transport interface {
 	// disconnection or overflow burst.
 	Send(node string, m GroupMessage)
 
-	// Hello asks the node at an address who it is.
+	// Hello asks the node at an address who it is. It blocks until the answer,
+	// the end of ctx or Close. It needs no known peer, and neither side checks
+	// the other: a node that would be refused still answers.
 	Hello(ctx context.Context, address string) (*raftv1.NodeHello, error)
 
 	// ResetConnections closes all connections in both directions; they are made
 	// anew with fresh hellos. Used when the node's own hello changed (it was
-	// founded).
+	// founded). It returns at once: a Receive that is running then still ends,
+	// and no other follows on the old connections.
 	ResetConnections()
 
-	// Close closes all connections and waits for the transport's goroutines.
-	// Nothing is delivered after it returned.
+	// Close closes all connections and waits for the transport's goroutines, so
+	// it must not be called from a Handler method. Nothing is delivered after it
+	// returned. It may be called again.
 	Close() error
 }
 
 // Handler is the node as its transport sees it. Methods are called from the
-// transport's goroutines, many at a time, and must not block for long.
+// transport's goroutines, many at a time, and must not block for long. They may
+// call the transport, except Close.
 type Handler interface {
-	// Hello returns who this node is, now.
+	// Hello returns who this node is, now, with ProtocolVersion and Node set.
+	// The result is the transport's; it is taken anew for each connection.
 	Hello() *raftv1.NodeHello
 
 	// CheckHello decides whether a peer may exchange raft messages with this
-	// node. The error is told to the peer and names what differs.
+	// node. The error is told to the peer and names what differs. The transport
+	// has compared the protocol version and the name it dialled already.
 	CheckHello(peer *raftv1.NodeHello) error
 
 	// Receive takes messages from a peer whose hello was accepted, in the
