@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"io"
 	"io/fs"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -64,6 +65,9 @@ func load(t *testing.T, root string, strict bool) []*pkg {
 	readDirectories(t, root)
 	command := exec.CommandContext(t.Context(), "go", "list", "-e", "-json", "./...")
 	command.Dir = root
+	// The imports of testdata/bad are not to be looked for, and the state of the
+	// repository is no matter of ours.
+	command.Env = append(os.Environ(), "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off")
 	var stderr bytes.Buffer
 	command.Stderr = &stderr
 	output, err := command.Output()

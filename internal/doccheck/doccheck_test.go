@@ -78,7 +78,7 @@ func build(t *testing.T) binary {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command := exec.Command("go", "build", "-o", path, "./cmd/streamraft")
+	command := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./cmd/streamraft")
 	command.Dir, command.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("go build ./cmd/streamraft: %v\n%s", err, output)
