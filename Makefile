@@ -37,6 +37,8 @@ test: ## run the tests of all packages (PACKAGES=./kv/... for some)
 
 .PHONY: race
 race: ## run the tests of concurrent packages under the race detector (COUNT=n, RACE_PACKAGES=...)
+	@for pattern in $(RACE_PACKAGES); do [ -n "$$($(GO) list $$pattern 2>/dev/null)" ] \
+		|| { echo "race: no package matches $$pattern" >&2; exit 1; }; done
 	STREAMRAFT_SIM_SEEDS="$${STREAMRAFT_SIM_SEEDS:-2}" $(RACE_TEST) -count=$(COUNT) -timeout 30m $(RACE_PACKAGES)
 
 # A test name that matches nothing passes, so its presence is checked first.
