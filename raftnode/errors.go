@@ -36,7 +36,8 @@ var (
 	// and open a new one. Node.Err and GroupStatus.Failure tell the cause.
 	ErrFailed = errors.New("raftnode: failed")
 
-	// ErrClosed: the node was closed; a proposal that waited may be applied.
+	// ErrClosed: the node was closed before the proposal was packed; certainly
+	// not applied. One that was packed ends with ErrUncertain as well.
 	ErrClosed = errors.New("raftnode: closed")
 
 	// ErrTooLarge: the command is over Options.MaxCommandBytes; certainly not

@@ -147,3 +147,9 @@ func decodeConfChange(e *raftpb.Entry) (*raftpb.ConfChangeV2, error) {
 	}
 	return nil, fmt.Errorf("raftnode: entry at index %d is no configuration change", e.GetIndex())
 }
+
+// foundingHardState is what every replica starts with: the founding entries
+// are committed by definition.
+func foundingHardState(entries int) *raftpb.HardState {
+	return &raftpb.HardState{Term: new(uint64(1)), Vote: new(uint64(0)), Commit: new(uint64(entries))}
+}

@@ -196,6 +196,12 @@ func (o *Options) Validate() error {
 	if o.MaxMessageBytes > 4<<20 {
 		bad("MaxMessageBytes %d is over 4 MiB", o.MaxMessageBytes)
 	}
+	// One update of the log must fit one batch; see maxStepBytes.
+	largest := max(int64(o.MaxCommandBytes), int64(o.MaxEntryBytes), int64(o.MaxMessageBytes)) + maxPayloadHeader + 64
+	if o.maxStepBytes()+largest > o.maxBatchBytes() {
+		bad("LogSegmentBytes %d holds log batches of %d bytes; MaxCommandBytes %d, MaxEntryBytes %d and MaxMessageBytes %d must each be at most %d, or the segment larger",
+			o.LogSegmentBytes, o.maxBatchBytes(), o.MaxCommandBytes, o.MaxEntryBytes, o.MaxMessageBytes, o.maxBatchBytes()-o.maxStepBytes()-maxPayloadHeader-64)
+	}
 	groups := make(map[uint64]bool)
 	for _, g := range o.Groups {
 		if g == 0 || groups[g] {
@@ -211,6 +217,14 @@ func (o *Options) Validate() error {
 	}
 	return nil
 }
+
+// maxBatchBytes is what one batch of the log holds.
+func (o *Options) maxBatchBytes() int64 { return min(16<<20, o.LogSegmentBytes/4*3) }
+
+// maxStepBytes bounds the entries taken from peers or proposers between two
+// Ready of raft: all of them become one update of the log, together with one
+// message or entry that may be larger, and an update must fit a batch.
+func (o *Options) maxStepBytes() int64 { return o.maxBatchBytes() / 4 }
 
 func validateFounders(self string, founders []Founder) error {
 	if len(founders) == 0 {

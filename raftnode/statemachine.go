@@ -9,10 +9,10 @@ package raftnode
 //
 // Open is called once, before anything else. Apply is called by one goroutine
 // at a time, the group's apply goroutine. DurableApplied and Flush are called
-// by another goroutine and may run beside Apply. Close is called once, when no
-// other call is running and none follows. Reads of the state are between the
-// user's code and the state machine; they may run beside Apply and must not see
-// half an index.
+// by other goroutines and may run beside Apply and each other. Close is called
+// once, after the last Apply; a Flush that still runs must end soon after. Reads
+// of the state are between the user's code and the state machine; they may run
+// beside Apply and must not see half an index.
 //
 // # Durability
 //

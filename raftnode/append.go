@@ -1,0 +1,149 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/streamraft/streamraft/raftnode/raftlog"
+	"github.com/streamraft/streamraft/raftnode/transport"
+)
+
+// An appender is the node's one append goroutine: it writes what all groups
+// want in their logs as one synced batch, and delivers the responses that raft
+// attached to it only then. While a batch is being synced the next one
+// collects: group commit over all groups.
+type appender struct {
+	node *Node
+	wake chan struct{}
+
+	mu      sync.Mutex
+	waiting []appendRequest
+	stopped bool
+}
+
+// appendRequest is one MsgStorageAppend, or a cut of the log.
+type appendRequest struct {
+	group  *Group
+	update raftlog.Update
+	// sync: entries, term or vote changed, so the responses vouch for this
+	// request. Without it only the commit index changed: written in order, but
+	// it may wait for the next sync (skipping it altogether could elect two
+	// leaders after a joint change).
+	sync bool
+	// responses go out once this request, and all before it, are durable.
+	responses []*raftpb.Message
+	// done is set for a cut, which has no responses, and called then.
+	done func()
+}
+
+func newAppender(n *Node) *appender {
+	return &appender{node: n, wake: make(chan struct{}, 1)}
+}
+
+func (a *appender) put(r appendRequest) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.stopped {
+		return
+	}
+	a.waiting = append(a.waiting, r)
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes batches until the node stops.
+func (a *appender) run() {
+	var spare []appendRequest
+	var updates []raftlog.Update
+	for {
+		select {
+		case <-a.node.stop:
+			a.mu.Lock()
+			a.stopped, a.waiting = true, nil
+			a.mu.Unlock()
+			return
+		case <-a.wake:
+		}
+		a.mu.Lock()
+		batch := a.waiting
+		a.waiting = spare[:0]
+		a.mu.Unlock()
+
+		updates = updates[:0]
+		sync := false
+		for i := range batch {
+			updates = append(updates, batch[i].update)
+			sync = sync || batch[i].sync
+		}
+		if len(updates) > 0 && !a.write(updates, sync) {
+			return
+		}
+		a.respond(batch)
+		clear(batch)
+		clear(updates)
+		spare = batch
+	}
+}
+
+// write appends updates; it returns false when the node stopped or failed.
+// Where a new segment finds no space, nothing was written and it tries again
+// until there is some: nothing is acknowledged meanwhile.
+func (a *appender) write(updates []raftlog.Update, sync bool) bool {
+	for {
+		err := a.node.logStore.Append(updates, sync)
+		switch {
+		case err == nil:
+			return true
+		case errors.Is(err, raftlog.ErrNoSpace):
+			a.node.setNoSpace(true)
+			a.node.log.Error("no space for the log; it waits until there is some", "error", err)
+			timer := time.NewTimer(a.node.opts.DiskCheckInterval)
+			select {
+			case <-a.node.stop:
+				timer.Stop()
+				return false
+			case <-timer.C:
+			}
+		default:
+			a.node.fail(fmt.Errorf("write the raft log in %s: %w", a.node.dir.log(), err))
+			return false
+		}
+	}
+}
+
+// respond delivers the responses of a batch that is durable: those to raft
+// itself go to the group, the others to their nodes.
+func (a *appender) respond(batch []appendRequest) {
+	for i := range batch {
+		r := &batch[i]
+		if a.node.failed() {
+			return
+		}
+		local := r.responses[:0:0]
+		for _, m := range r.responses {
+			if m.GetTo() == r.group.raftID {
+				local = append(local, m)
+			} else {
+				r.group.send(m)
+			}
+		}
+		if r.done != nil {
+			r.done()
+			continue
+		}
+		r.group.mailbox.putLocal(local, 1)
+	}
+}
+
+// send gives a message to the transport.
+func (g *Group) send(m *raftpb.Message) {
+	if node := g.nodeOf(m.GetTo()); node != "" {
+		g.node.transport.Send(node, transport.GroupMessage{Group: g.id, Message: m})
+	}
+}

@@ -1,0 +1,352 @@
+package raftnode
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	raftv1 "github.com/streamraft/streamraft/proto/streamraft/raft/v1"
+	"github.com/streamraft/streamraft/raftnode/raftlog"
+)
+
+// Group is a node's replica of one raft group. Its methods may be called from
+// any goroutine.
+//
+// Three goroutines work for it: its step goroutine owns the RawNode, its apply
+// goroutine owns the state machine, and the node's append goroutine writes its
+// log. They meet in the mailbox (towards step), the applier's queue and the
+// appender's queue, none of which blocks the sender.
+type Group struct {
+	node    *Node
+	id      uint64
+	raftID  uint64
+	log     *slog.Logger
+	machine StateMachine
+	logs    *raftlog.Group
+
+	mailbox *mailbox
+	applier *applier
+	pending pendingProposals
+	waiters applyWaiters
+	metrics groupMetrics
+
+	// origin marks the entries of this opening of the replica; see payload.go.
+	origin uint64
+
+	// soft is what other goroutines see of raft; replaced by the step goroutine.
+	soft atomic.Pointer[softState]
+	// members is the applied membership; replaced by the step goroutine.
+	members atomic.Pointer[raftv1.Membership]
+	// floor: no member needs log entries at or below it, as far as the applied
+	// entries tell.
+	floor atomic.Uint64
+
+	stopped   chan struct{} // closed when the replica stopped or failed
+	stopOnce  sync.Once
+	failure   atomic.Pointer[error]
+	goroutine sync.WaitGroup
+
+	// The rest belongs to the step goroutine.
+	raw        *raft.RawNode
+	queue      []*proposal      // proposals not yet packed
+	sequence   uint64           // of the last packed entry
+	appending  int              // MsgStorageAppend not yet durable
+	reads      readIndexBatcher // reads that wait for a read index
+	transferTo uint64           // leader transfer under way
+	idleTicks  int              // since the last refresh of the status
+}
+
+// softState is what the step goroutine publishes.
+type softState struct {
+	role          Role
+	term          uint64
+	commit        uint64
+	leader        uint64
+	leaderNode    string
+	leaderAddress string
+	replicas      []ReplicaStatus
+}
+
+// ID returns the group's id.
+func (g *Group) ID() uint64 { return g.id }
+
+// StateMachine returns the state machine that Options.NewStateMachine made.
+// Reading it beside Apply is between the caller and the state machine; Read
+// tells when it is new enough.
+func (g *Group) StateMachine() StateMachine { return g.machine }
+
+// newRaft makes the RawNode from the log and the applied record.
+func (g *Group) newRaft(applied Applied, membership *raftv1.Membership) error {
+	o := &g.node.opts
+	raw, err := raft.NewRawNode(&raft.Config{
+		ID:            g.raftID,
+		ElectionTick:  o.ElectionTicks,
+		HeartbeatTick: o.HeartbeatTicks,
+		Storage:       &logStorage{log: g.logs, commit: applied.Index, conf: confStateOf(membership)},
+		Applied:       applied.Index,
+
+		AsyncStorageWrites:        true,
+		MaxSizePerMsg:             o.MaxMessageBytes,
+		MaxCommittedSizePerReady:  o.MaxApplyBytes,
+		MaxUncommittedEntriesSize: uint64(o.MaxPendingBytes) * 2,
+		MaxInflightMsgs:           4096,
+		MaxInflightBytes:          max(o.MaxInflightBytes, o.MaxMessageBytes),
+
+		CheckQuorum: true,
+		PreVote:     true,
+		// Leases would need bounded clock drift; ReadIndex needs no clock.
+		ReadOnlyOption: raft.ReadOnlySafe,
+		Logger:         raftLogger{g.log},
+		// A forwarded proposal that the network duplicates is applied twice.
+		DisableProposalForwarding: true,
+		StepDownOnRemoval:         true,
+	})
+	if err != nil {
+		return fmt.Errorf("raftnode: group %d: start raft: %w", g.id, err)
+	}
+	g.raw = raw
+	return nil
+}
+
+// run is the step goroutine: it takes the mail, steps raft, and hands on what
+// raft wants done. Raft panics on messages that break its invariants; such a
+// message must cost one replica, not the node.
+func (g *Group) run() {
+	defer func() {
+		if p := recover(); p != nil {
+			g.fail(fmt.Errorf("raft stopped on a broken invariant: %v", p))
+		}
+		g.drain()
+	}()
+	var spare mail
+	g.publish()
+	for {
+		select {
+		case <-g.stopped:
+			return
+		case <-g.mailbox.wake:
+		}
+		load := g.mailbox.take(spare)
+		g.step(&load)
+		spare = load
+	}
+}
+
+// step works through one load of mail.
+func (g *Group) step(load *mail) {
+	g.appending -= load.appended
+	for _, m := range load.local {
+		_ = g.raw.Step(m)
+	}
+	for _, call := range load.calls {
+		call()
+	}
+	g.tick(load.ticks)
+	for _, id := range load.unreachable {
+		g.raw.ReportUnreachable(id)
+	}
+	// Entries stepped since the last Ready would all become one update of the
+	// log; bound it.
+	var bytes int64
+	for _, m := range load.received {
+		g.receive(m)
+		if bytes += messageBytes(m); bytes > g.node.opts.maxStepBytes() {
+			g.handleReady()
+			bytes = 0
+		}
+	}
+	g.queue = append(g.queue, load.proposals...)
+	g.propose()
+	g.reads.add(g, load.reads)
+	g.handleReady()
+}
+
+// receive steps a message from a peer, unless this replica must not take it.
+func (g *Group) receive(m *raftpb.Message) {
+	switch m.GetType() {
+	case raftpb.MsgProp, raftpb.MsgSnap:
+		// Never sent by a peer of this version: proposals are not forwarded and
+		// no member needs a snapshot.
+		return
+	case raftpb.MsgApp:
+		if len(m.GetEntries()) > 0 && g.node.noSpace.Load() {
+			return // the leader tries again; nothing was acknowledged
+		}
+	case raftpb.MsgTimeoutNow:
+		if g.node.noSpace.Load() {
+			return // a node without space must not become leader
+		}
+	}
+	if err := g.raw.Step(m); err != nil {
+		g.metrics.stepErrors.Add(1)
+	}
+}
+
+// tick lets raft's time pass. Without disk space a replica does not campaign:
+// only its election clock runs, and a leader hands over.
+func (g *Group) tick(ticks int) {
+	if ticks == 0 {
+		return
+	}
+	noSpace := g.node.noSpace.Load()
+	for range ticks {
+		if noSpace && g.soft.Load().role != RoleLeader {
+			g.raw.TickQuiesced()
+			continue
+		}
+		g.raw.Tick()
+	}
+	if noSpace && g.soft.Load().role == RoleLeader && g.transferTo == 0 {
+		if to := g.bestFollower(); to != 0 {
+			g.log.Warn("handing leadership over for want of disk space", "to", g.nodeOf(to))
+			g.raw.TransferLeader(to)
+		}
+	}
+	g.reads.tick(g, ticks)
+	if g.idleTicks += ticks; g.idleTicks >= g.node.opts.HeartbeatTicks {
+		g.publish()
+	}
+}
+
+// handleReady hands on everything raft wants done, until it wants nothing.
+func (g *Group) handleReady() {
+	for g.raw.HasReady() {
+		rd := g.raw.Ready()
+		for _, e := range rd.Entries {
+			g.locate(e)
+		}
+		for _, m := range rd.Messages {
+			switch m.GetTo() {
+			case raft.LocalAppendThread:
+				g.startAppend(m, rd.MustSync)
+			case raft.LocalApplyThread:
+				g.applier.put(m)
+			default:
+				g.send(m)
+			}
+		}
+		g.reads.ready(g, rd.ReadStates)
+		if rd.SoftState != nil || rd.HardState != nil {
+			g.publish()
+		}
+	}
+}
+
+// startAppend queues a MsgStorageAppend for the append goroutine.
+func (g *Group) startAppend(m *raftpb.Message, sync bool) {
+	hs := &raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit}
+	g.appending++
+	g.node.appender.put(appendRequest{
+		group:     g,
+		update:    raftlog.Update{Group: g.id, Entries: m.GetEntries(), HardState: hs},
+		sync:      sync,
+		responses: m.GetResponses(),
+	})
+}
+
+// publish refreshes what others see, and tells of a new leader or term.
+func (g *Group) publish() {
+	g.idleTicks = 0
+	st := g.raw.BasicStatus()
+	s := &softState{term: st.HardState.GetTerm(), commit: st.HardState.GetCommit(), leader: st.Lead}
+	members := g.members.Load()
+	for _, r := range members.GetReplicas() {
+		if r.GetRaftId() == st.Lead {
+			s.leaderNode, s.leaderAddress = r.GetNode(), r.GetAddress()
+		}
+	}
+	s.role = g.roleOf(st, members)
+	s.replicas = g.replicaStatus(members, s.role)
+
+	old := g.soft.Swap(s)
+	if old == nil || old.term != s.term || old.leader != s.leader || old.role != s.role {
+		g.transferTo = 0
+		g.node.opts.Listener.LeaderChanged(LeaderInfo{
+			Group: g.id, Term: s.term, Leader: s.leader, Node: s.leaderNode, Self: s.role == RoleLeader,
+		})
+		g.waiters.leaderChanged()
+	}
+	if s.role == RoleLeader {
+		g.transferTo = st.LeadTransferee
+	}
+}
+
+// closedError is why the group takes nothing any more.
+func (g *Group) closedError() error {
+	if err := g.failure.Load(); err != nil {
+		return fmt.Errorf("%w: group %d: %w", ErrFailed, g.id, *err)
+	}
+	if err := g.node.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrFailed, err)
+	}
+	return ErrClosed
+}
+
+// notLeader tells where the leader is.
+func (g *Group) notLeader() error {
+	s := g.soft.Load()
+	if s.role == RoleLeader {
+		return &NotLeaderError{Group: g.id}
+	}
+	return &NotLeaderError{Group: g.id, LeaderNode: s.leaderNode, LeaderAddress: s.leaderAddress}
+}
+
+// nodeOf returns the node that holds a replica, or "".
+func (g *Group) nodeOf(raftID uint64) string {
+	for _, r := range g.members.Load().GetReplicas() {
+		if r.GetRaftId() == raftID {
+			return r.GetNode()
+		}
+	}
+	return ""
+}
+
+// stop ends the replica's goroutines; it does not wait.
+func (g *Group) stop() { g.stopOnce.Do(func() { close(g.stopped) }) }
+
+// fail stops the replica for good; the node and its other groups go on.
+func (g *Group) fail(err error) {
+	if g.failure.CompareAndSwap(nil, &err) {
+		g.log.Error("replica stopped for good; close the node, repair the cause and start it again", "error", err)
+		g.node.opts.Listener.GroupFailed(g.id, err)
+	}
+	g.stop()
+}
+
+// drain ends everything that waits, once the step goroutine is done.
+func (g *Group) drain() {
+	g.stop()
+	left := g.mailbox.stop()
+	err := g.closedError()
+	g.refuse(g.queue, err)
+	g.refuse(left.proposals, err)
+	g.reads.fail(err)
+	for _, r := range left.reads {
+		r.finish(0, err)
+	}
+	for _, e := range g.pending.takeAll() {
+		g.finish(e, nil, fmt.Errorf("%w: %w", ErrUncertain, err))
+	}
+	g.waiters.fail(err)
+}
+
+// call runs f on the step goroutine and waits for it.
+func (g *Group) call(ctx context.Context, f func()) error {
+	done := make(chan struct{})
+	if err := g.mailbox.putCall(func() { f(); close(done) }); err != nil {
+		return g.closedError()
+	}
+	select {
+	case <-done:
+		return nil
+	case <-g.stopped:
+		return g.closedError()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

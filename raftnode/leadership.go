@@ -1,0 +1,135 @@
+package raftnode
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/tracker"
+
+	raftv1 "github.com/streamraft/streamraft/proto/streamraft/raft/v1"
+)
+
+// TransferLeader makes another node lead the group; it must be called on the
+// leader. node "" picks the voter that is furthest. It blocks until another
+// leader is known, raft gave up (after an election timeout), or ctx ends.
+// Proposals wait or are dropped meanwhile.
+//
+// Errors: ErrNotLeader, ErrFailed, ErrClosed, or one that says what is wrong.
+func (g *Group) TransferLeader(ctx context.Context, node string) error {
+	var target uint64
+	var problem error
+	err := g.call(ctx, func() {
+		if g.soft.Load().role != RoleLeader {
+			problem = g.notLeader()
+			return
+		}
+		if target, problem = g.transferTarget(node); problem == nil {
+			g.raw.TransferLeader(target)
+			g.handleReady()
+		}
+	})
+	if err != nil || problem != nil {
+		return firstError(err, problem)
+	}
+	// Raft gives up after one election timeout; look again then.
+	limit := time.NewTimer(time.Duration(2*g.node.opts.ElectionTicks) * g.node.opts.TickInterval)
+	defer limit.Stop()
+	for {
+		changed := g.waiters.leaderChange()
+		if s := g.soft.Load(); s.leader == target {
+			return nil
+		} else if s.role == RoleFollower && s.leader != raft.None {
+			return fmt.Errorf("raftnode: group %d: node %s became leader instead", g.id, s.leaderNode)
+		}
+		select {
+		case <-changed:
+		case <-g.stopped:
+			return g.closedError()
+		case <-ctx.Done():
+			return fmt.Errorf("raftnode: group %d: leader transfer to %s did not end: %w", g.id, g.nodeOf(target), context.Cause(ctx))
+		case <-limit.C:
+			return fmt.Errorf("raftnode: group %d: leader transfer to %s was given up; it did not catch up or answer in time", g.id, g.nodeOf(target))
+		}
+	}
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// transferTarget finds the voter on a node, or the furthest one.
+func (g *Group) transferTarget(node string) (uint64, error) {
+	if node == "" {
+		if to := g.bestFollower(); to != raft.None {
+			return to, nil
+		}
+		return 0, fmt.Errorf("raftnode: group %d: no other voter answers", g.id)
+	}
+	for _, r := range g.soft.Load().replicas {
+		if r.Node != node {
+			continue
+		}
+		if r.RaftID == g.raftID {
+			return 0, fmt.Errorf("raftnode: group %d: node %s is the leader already", g.id, node)
+		}
+		if r.Learner {
+			return 0, fmt.Errorf("raftnode: group %d: node %s is a learner; only voters can lead", g.id, node)
+		}
+		return r.RaftID, nil
+	}
+	return 0, fmt.Errorf("raftnode: group %d: node %s has no replica of it", g.id, node)
+}
+
+// bestFollower returns the active voter with the longest log, or 0. It runs on
+// the step goroutine of a leader.
+func (g *Group) bestFollower() uint64 {
+	best, match := uint64(raft.None), uint64(0)
+	g.raw.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
+		if id != g.raftID && typ == raft.ProgressTypePeer && pr.RecentActive && (best == raft.None || pr.Match > match) {
+			best, match = id, pr.Match
+		}
+	})
+	return best
+}
+
+// Shutdown hands the node's leaderships over, as far as others take them before
+// ctx ends, and closes the node. The result is that of Close.
+func (n *Node) Shutdown(ctx context.Context) error {
+	var transfers sync.WaitGroup
+	for _, g := range n.ordered {
+		if g.soft.Load().role != RoleLeader {
+			continue
+		}
+		transfers.Go(func() {
+			if err := g.TransferLeader(ctx, ""); err != nil {
+				g.log.Info("leadership was not handed over before the stop", "reason", err)
+			}
+		})
+	}
+	transfers.Wait()
+	return n.Close()
+}
+
+// roleOf names raft's state.
+func (g *Group) roleOf(st raft.BasicStatus, members *raftv1.Membership) Role {
+	switch st.RaftState {
+	case raft.StateLeader:
+		return RoleLeader
+	case raft.StateCandidate, raft.StatePreCandidate:
+		return RoleCandidate
+	}
+	for _, id := range members.GetLearners() {
+		if id == g.raftID {
+			return RoleLearner
+		}
+	}
+	return RoleFollower
+}

@@ -1,0 +1,420 @@
+package raftnode
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/streamraft/streamraft/internal/durable"
+	raftv1 "github.com/streamraft/streamraft/proto/streamraft/raft/v1"
+	"github.com/streamraft/streamraft/raftnode/raftlog"
+	"github.com/streamraft/streamraft/raftnode/transport"
+)
+
+// Node is one member process: its identity, its log, and a replica of each of
+// its groups. Several may live in one process, in different directories.
+// Methods may be called from any goroutine.
+type Node struct {
+	opts            Options
+	log             *slog.Logger
+	dir             directory
+	lock            io.Closer
+	transport       transport.Transport
+	connected       bool // the transport was started
+	protocolVersion uint32
+
+	identityMu sync.Mutex
+	identity   *identity
+
+	logStore *raftlog.Log
+	appender *appender
+	// groups is set once, before anything runs that reads it.
+	groups  map[uint64]*Group
+	ordered []*Group
+	ready   atomic.Bool // groups may be given messages
+
+	noSpace   atomic.Bool
+	diskUsage atomic.Pointer[vfs.DiskUsage]
+
+	stop      chan struct{} // closed when the node stops or failed
+	stopOnce  sync.Once
+	failedCh  chan struct{}
+	failure   atomic.Pointer[error]
+	goroutine sync.WaitGroup
+	flushes   sync.WaitGroup
+	closed    atomic.Bool
+	closeOnce sync.Once
+	closeErr  error
+
+	peersMu sync.Mutex
+	peers   map[string]string // node -> address, as given to the transport
+}
+
+// Open opens the node in o.Dir, or founds it there, and starts its groups.
+//
+// For an empty directory it blocks until all founders answered, or ctx ends;
+// ctx has no meaning after Open returned. When Open returns, the groups run but
+// may not have a leader yet.
+//
+// Errors: ErrLocked, ErrRefused, ErrVersion, ErrDataLoss, a *raftlog.CorruptError,
+// those of the file system and of the state machines. After an error nothing
+// runs and the directory is not locked any more.
+func Open(ctx context.Context, o Options) (*Node, error) {
+	o.Groups, o.Founders = slices.Clone(o.Groups), slices.Clone(o.Founders)
+	o.EnsureDefaults()
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o.Listener.ensureDefaults()
+	n := &Node{
+		opts: o, log: o.Logger.With("node", o.Node), dir: directory{o.FS, o.Dir},
+		transport: o.Transport, protocolVersion: transport.ProtocolVersion,
+		stop: make(chan struct{}), failedCh: make(chan struct{}), peers: make(map[string]string),
+	}
+	n.appender = newAppender(n)
+	if err := n.open(ctx); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return n, nil
+}
+
+// open does the work of Open; Close undoes what it did.
+func (n *Node) open(ctx context.Context) error {
+	if err := durable.MkdirAll(n.opts.FS, n.opts.Dir); err != nil {
+		return fmt.Errorf("raftnode: make the directory: %w", err)
+	}
+	lock, err := n.opts.FS.Lock(n.dir.lockFile())
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w; stop that node, or use another directory", ErrLocked, n.dir.path, err)
+	}
+	n.lock = lock
+	if n.identity, err = loadIdentity(n.dir, n.opts.Node, n.opts.Groups); err != nil {
+		return err
+	}
+	if err := n.transport.Start(n); err != nil {
+		return fmt.Errorf("raftnode: start the transport: %w", err)
+	}
+	n.connected = true
+	if !n.identity.founded() {
+		if record := n.identity.founding; record != nil && n.standsIn(record) {
+			err = n.takeFounding(record) // a crash came between the two files
+		} else {
+			err = n.found(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := n.openLog(); err != nil {
+		return err
+	}
+	if err := n.openGroups(); err != nil {
+		return err
+	}
+	n.start()
+	return nil
+}
+
+// openLog opens the log store and gives every group its first batch, once.
+func (n *Node) openLog() error {
+	var err error
+	if err = durable.MkdirAll(n.opts.FS, n.dir.log()); err != nil {
+		return fmt.Errorf("raftnode: make the log directory: %w", err)
+	}
+	n.logStore, err = raftlog.Open(raftlog.Options{
+		FS: n.opts.FS, Dir: n.dir.log(), SegmentBytes: n.opts.LogSegmentBytes, MaxBatchBytes: n.opts.maxBatchBytes(),
+		CacheBytes: n.opts.LogCacheBytes, Logger: n.log, OnSync: n.opts.Listener.LogSynced,
+	})
+	if err != nil {
+		return fmt.Errorf("raftnode: open the log: %w", err)
+	}
+	var first []raftlog.Update
+	for _, r := range n.identity.replicas {
+		logs := n.logStore.Group(r.GetGroup())
+		if logs.LastIndex() > 0 || logs.HardState().GetTerm() > 0 {
+			continue
+		}
+		if n.identity.node.GetStarted() {
+			return fmt.Errorf("%w: the log in %s has nothing of group %d, which this node belongs to; its votes are lost, so it must not take part again. Bring the log back, or replace the node", ErrDataLoss, n.dir.log(), r.GetGroup())
+		}
+		entries, err := foundingEntries(n.identity.founding, r.GetGroup())
+		if err != nil {
+			return err
+		}
+		first = append(first, raftlog.Update{
+			Group: r.GetGroup(), Entries: entries,
+			HardState: foundingHardState(len(entries)),
+		})
+	}
+	if len(first) > 0 {
+		if err := n.logStore.Append(first, true); err != nil {
+			return fmt.Errorf("raftnode: write the first log batch: %w", err)
+		}
+	}
+	n.identityMu.Lock()
+	defer n.identityMu.Unlock()
+	return n.identity.started(n.dir)
+}
+
+// openGroups opens the state machines and makes the replicas.
+func (n *Node) openGroups() error {
+	n.groups = make(map[uint64]*Group)
+	for _, r := range n.identity.replicas {
+		g, err := n.openGroup(r.GetGroup(), r.GetRaftId())
+		if err != nil {
+			return err
+		}
+		n.groups[g.id] = g
+		n.ordered = append(n.ordered, g)
+	}
+	slices.SortFunc(n.ordered, func(a, b *Group) int { return int(int64(a.id) - int64(b.id)) })
+	return nil
+}
+
+func (n *Node) openGroup(id, raftID uint64) (g *Group, err error) {
+	g = &Group{
+		node: n, id: id, raftID: raftID, log: n.log.With("group", id),
+		machine: n.opts.NewStateMachine(id), logs: n.logStore.Group(id),
+		mailbox: newMailbox(n.opts.MaxInboxBytes), origin: randomRaftID(),
+		reads: newReadIndexBatcher(), stopped: make(chan struct{}),
+	}
+	if err := durable.MkdirAll(n.opts.FS, n.dir.state(id)); err != nil {
+		return nil, fmt.Errorf("raftnode: group %d: make the state directory: %w", id, err)
+	}
+	applied, err := g.machine.Open(n.dir.state(id))
+	if err != nil {
+		return nil, fmt.Errorf("raftnode: group %d: open the state machine: %w", id, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.machine.Close())
+		}
+	}()
+	members, err := DecodeMembership(applied.Membership)
+	if err != nil {
+		return nil, err
+	}
+	if applied.Index == 0 {
+		members = &raftv1.Membership{ClusterId: n.identity.node.GetClusterId(), HistoryEpoch: n.identity.node.GetHistoryEpoch(), Group: id}
+	}
+	if err := n.checkState(g, applied, members); err != nil {
+		return nil, err
+	}
+	g.waiters.applied.Store(applied.Index)
+	g.members.Store(members)
+	g.soft.Store(&softState{role: RoleFollower})
+	if err := g.newRaft(applied, members); err != nil {
+		return nil, err
+	}
+	g.applier = newApplier(g, applied, members)
+	return g, nil
+}
+
+// checkState refuses a state that does not go with the log: either of them came
+// from somewhere else or lost something. marker <= applied <= last with equal
+// terms is what every crash leaves.
+func (n *Node) checkState(g *Group, applied Applied, members *raftv1.Membership) error {
+	if string(members.GetClusterId()) != string(n.identity.node.GetClusterId()) || members.GetGroup() != g.id {
+		return fmt.Errorf("%w: group %d: the state in %s is of cluster %x, group %d, but the node belongs to cluster %x",
+			ErrRefused, g.id, n.dir.state(g.id), members.GetClusterId(), members.GetGroup(), n.identity.node.GetClusterId())
+	}
+	marker, last := g.logs.Marker(), g.logs.LastIndex()
+	where := fmt.Sprintf("group %d: state in %s at index %d term %d, log in %s from %d to %d",
+		g.id, n.dir.state(g.id), applied.Index, applied.Term, n.dir.log(), marker.Index, last)
+	if applied.Index < marker.Index {
+		return fmt.Errorf("%w: %s: the state is older than the log begins; it lost data, or is an old copy. Bring the right state back, or replace the node", ErrDataLoss, where)
+	}
+	if applied.Index > last {
+		return fmt.Errorf("%w: %s: the log ends before the state; it lost acknowledged entries. Bring the right log back, or replace the node", ErrDataLoss, where)
+	}
+	if applied.Index == 0 {
+		return nil
+	}
+	term, err := g.logs.Term(applied.Index)
+	if err != nil {
+		return fmt.Errorf("raftnode: %s: %w", where, err)
+	}
+	if term != applied.Term {
+		return fmt.Errorf("%w: %s: the log has term %d there; state and log are of different nodes or times. Bring the right ones back, or replace the node", ErrDataLoss, where, term)
+	}
+	return nil
+}
+
+// start runs the node's goroutines.
+func (n *Node) start() {
+	for _, g := range n.ordered {
+		n.addPeers(g.members.Load())
+	}
+	if n.identity.founding != nil {
+		for _, f := range n.identity.founding.GetNodes() {
+			n.addPeer(f.GetNode(), f.GetAddress(), false)
+		}
+	}
+	n.goroutine.Go(n.appender.run)
+	for _, g := range n.ordered {
+		g.goroutine.Go(g.run)
+		g.goroutine.Go(g.applier.run)
+	}
+	n.ready.Store(true)
+	n.goroutine.Go(n.runTicks)
+	n.goroutine.Go(n.runMaintenance)
+}
+
+// addPeers tells the transport of the nodes of a membership.
+func (n *Node) addPeers(m *raftv1.Membership) {
+	for _, r := range m.GetReplicas() {
+		n.addPeer(r.GetNode(), r.GetAddress(), true)
+	}
+}
+
+func (n *Node) addPeer(node, address string, override bool) {
+	if node == n.opts.Node {
+		return
+	}
+	n.peersMu.Lock()
+	defer n.peersMu.Unlock()
+	if known, ok := n.peers[node]; ok && (known == address || !override) {
+		return
+	}
+	n.peers[node] = address
+	n.transport.SetPeer(node, address)
+}
+
+// setMembers publishes an applied membership.
+func (g *Group) setMembers(m *raftv1.Membership) {
+	g.members.Store(m)
+	g.node.addPeers(m)
+}
+
+// runTicks gives every group its ticks.
+func (n *Node) runTicks() {
+	ticks, stop := n.opts.Clock.NewTicker(n.opts.TickInterval)
+	defer stop()
+	for {
+		select {
+		case <-n.stop:
+			return
+		case <-ticks:
+			for _, g := range n.ordered {
+				g.mailbox.putTick()
+			}
+		}
+	}
+}
+
+// Receive takes messages from a peer; part of transport.Handler.
+func (n *Node) Receive(from string, messages []transport.GroupMessage) {
+	if !n.ready.Load() || n.failed() {
+		return
+	}
+	for _, m := range messages {
+		// A message to another raft id is for a replica that was here before.
+		if g := n.groups[m.Group]; g != nil && m.Message.GetTo() == g.raftID {
+			g.mailbox.putReceived(m.Message)
+		}
+	}
+}
+
+// Unreachable tells raft that messages to a node were dropped; part of
+// transport.Handler.
+func (n *Node) Unreachable(node string) {
+	if !n.ready.Load() {
+		return
+	}
+	for _, g := range n.ordered {
+		for _, r := range g.members.Load().GetReplicas() {
+			if r.GetNode() == node {
+				g.mailbox.putUnreachable(r.GetRaftId())
+			}
+		}
+	}
+}
+
+// Group returns the node's replica of a group, or ErrUnknownGroup.
+func (n *Node) Group(id uint64) (*Group, error) {
+	if g, ok := n.groups[id]; ok {
+		return g, nil
+	}
+	return nil, fmt.Errorf("%w: node %s has no replica of group %d", ErrUnknownGroup, n.opts.Node, id)
+}
+
+// Groups returns all replicas of the node, by group id.
+func (n *Node) Groups() []*Group { return slices.Clone(n.ordered) }
+
+// Failed is closed when the node failed for good: its log cannot be written.
+// It neither ticks, sends, acknowledges nor steps any more; Err tells why.
+// Status and Metrics go on from the last figures. Close it and open a new one.
+func (n *Node) Failed() <-chan struct{} { return n.failedCh }
+
+// Err returns why the node failed, or nil.
+func (n *Node) Err() error {
+	if err := n.failure.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (n *Node) failed() bool { return n.failure.Load() != nil }
+
+// fail stops everything at once: a failed leader that went on with heartbeats
+// would keep its office and the group would make no progress.
+func (n *Node) fail(err error) {
+	if !n.failure.CompareAndSwap(nil, &err) {
+		return
+	}
+	n.log.Error("node failed for good; repair the cause and start it again", "error", err)
+	n.opts.Listener.NodeFailed(err)
+	close(n.failedCh)
+	n.halt()
+}
+
+// halt ends the node's goroutines; it does not wait.
+func (n *Node) halt() {
+	n.stopOnce.Do(func() {
+		close(n.stop)
+		for _, g := range n.ordered {
+			g.stop()
+		}
+	})
+}
+
+// Close stops the node at once and frees everything; what was acknowledged is
+// durable anyway. Proposals that wait end with ErrUncertain or ErrClosed. To
+// hand leaderships over first, call Shutdown. It waits for the node's
+// goroutines and may be called more than once.
+func (n *Node) Close() error {
+	n.closeOnce.Do(func() {
+		n.closed.Store(true)
+		n.halt()
+		var errs []error
+		if n.connected {
+			errs = append(errs, n.transport.Close())
+		}
+		n.goroutine.Wait()
+		for _, g := range n.ordered {
+			g.goroutine.Wait()
+			if err := g.machine.Close(); err != nil {
+				errs = append(errs, fmt.Errorf("raftnode: group %d: close the state machine: %w", g.id, err))
+			}
+		}
+		// Only now: on a full disk a flush ends no sooner than its machine.
+		n.flushes.Wait()
+		if n.logStore != nil {
+			if err := n.logStore.Close(); err != nil && !n.failed() {
+				errs = append(errs, fmt.Errorf("raftnode: close the log: %w", err))
+			}
+		}
+		if n.lock != nil {
+			errs = append(errs, n.lock.Close())
+		}
+		n.closeErr = errors.Join(errs...)
+	})
+	return n.closeErr
+}

@@ -1,0 +1,236 @@
+package raftnode
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+)
+
+// A proposal is one command on its way to a Result.
+type proposal struct {
+	command []byte
+	// done is called exactly once, from one of the group's goroutines.
+	done func(Result, error)
+	// state keeps a cancelled proposal out of the log: whoever moves it away
+	// from queued first decides.
+	state atomic.Int32
+}
+
+const (
+	proposalQueued    int32 = iota // waits to be packed into an entry
+	proposalPacked                 // handed to raft; only its fate can tell now
+	proposalCancelled              // taken back in time
+)
+
+// proposedEntry is a log entry made of proposals of this replica that was
+// handed to raft and whose fate is open.
+type proposedEntry struct {
+	sequence  uint64
+	proposals []*proposal
+	bytes     int64
+	// index and term are known once raft appended the entry to its log.
+	index uint64
+	term  uint64
+}
+
+// pendingProposals are the open entries of this replica, in the order they were
+// handed to raft. The step goroutine adds, the apply goroutine resolves.
+type pendingProposals struct {
+	mu      sync.Mutex
+	entries []*proposedEntry
+	bytes   int64 // of queued and open proposals
+	count   int
+}
+
+// admit takes room for one command; false if limit is reached.
+func (p *pendingProposals) admit(size int, limit int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.bytes > 0 && p.bytes+int64(size) > limit {
+		return false
+	}
+	p.bytes += int64(size)
+	p.count++
+	return true
+}
+
+// release gives the room of finished proposals back.
+func (p *pendingProposals) release(count int, bytes int64) {
+	p.mu.Lock()
+	p.bytes -= bytes
+	p.count -= count
+	p.mu.Unlock()
+}
+
+func (p *pendingProposals) add(e *proposedEntry) {
+	p.mu.Lock()
+	p.entries = append(p.entries, e)
+	p.mu.Unlock()
+}
+
+// drop takes an entry out that raft did not accept.
+func (p *pendingProposals) drop(e *proposedEntry) {
+	p.mu.Lock()
+	for i, o := range p.entries {
+		if o == e {
+			p.entries = append(p.entries[:i], p.entries[i+1:]...)
+			break
+		}
+	}
+	p.mu.Unlock()
+}
+
+// located notes where raft put an entry.
+func (p *pendingProposals) located(sequence, index, term uint64) {
+	p.mu.Lock()
+	for i := len(p.entries) - 1; i >= 0; i-- {
+		if e := p.entries[i]; e.sequence == sequence && e.index == 0 {
+			e.index, e.term = index, term
+			break
+		}
+	}
+	p.mu.Unlock()
+}
+
+// take removes and returns the open entry with this sequence, or nil.
+func (p *pendingProposals) take(sequence uint64) *proposedEntry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, e := range p.entries {
+		if e.sequence == sequence {
+			p.entries = append(p.entries[:i], p.entries[i+1:]...)
+			return e
+		}
+	}
+	return nil
+}
+
+// takeOverwritten removes and returns the open entries that can no longer
+// commit now that the entry (index, term) was applied: the log holds something
+// else at their index, or a later term begins before it (a committed entry's
+// successors have its term or a later one; raft paper, section 5.3).
+func (p *pendingProposals) takeOverwritten(index, term uint64) []*proposedEntry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var lost []*proposedEntry
+	kept := p.entries[:0]
+	for _, e := range p.entries {
+		if e.index != 0 && (e.index <= index || e.term < term) {
+			lost = append(lost, e)
+		} else {
+			kept = append(kept, e)
+		}
+	}
+	clear(p.entries[len(kept):])
+	p.entries = kept
+	return lost
+}
+
+// takeAll removes and returns every open entry.
+func (p *pendingProposals) takeAll() []*proposedEntry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := p.entries
+	p.entries = nil
+	return all
+}
+
+func (p *pendingProposals) size() (count int, bytes int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count, p.bytes
+}
+
+// Submit proposes a command and returns at once; done is called exactly once,
+// from a goroutine of the group, when the outcome is known. done must not block
+// and must not call back into the group synchronously for long. Commands that
+// one goroutine submits are applied in that order as far as they are applied.
+//
+// An error from Submit means that the command was not taken: certainly not
+// applied, and done is not called. The command must not be changed until done.
+//
+// Errors, of Submit and in done: ErrNotLeader, ErrDropped, ErrUncertain,
+// ErrOverloaded, ErrNoSpace, ErrTooLarge, ErrFailed, ErrClosed.
+func (g *Group) Submit(command []byte, done func(Result, error)) error {
+	_, err := g.submit(command, done)
+	return err
+}
+
+func (g *Group) submit(command []byte, done func(Result, error)) (*proposal, error) {
+	if len(command) > g.node.opts.MaxCommandBytes {
+		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(command), g.node.opts.MaxCommandBytes)
+	}
+	if g.node.noSpace.Load() {
+		return nil, fmt.Errorf("%w: node %s keeps %d bytes free; free some space and it goes on", ErrNoSpace, g.node.opts.Node, g.node.opts.DiskReserveBytes)
+	}
+	if s := g.soft.Load(); s.role != RoleLeader {
+		return nil, g.notLeader()
+	}
+	size := len(command)
+	if !g.pending.admit(size, g.node.opts.MaxPendingBytes) {
+		g.metrics.overloaded.Add(1)
+		return nil, fmt.Errorf("%w: group %d has %d bytes waiting", ErrOverloaded, g.id, g.node.opts.MaxPendingBytes)
+	}
+	p := &proposal{command: command, done: done}
+	if err := g.mailbox.putProposal(p); err != nil {
+		g.pending.release(1, int64(size))
+		return nil, g.closedError()
+	}
+	return p, nil
+}
+
+// Propose replicates and applies a command, and returns the state machine's
+// answer. When it returns without error, the command is durable on a quorum and
+// visible to every later linearizable read.
+//
+// When ctx ends first, the error is ErrDropped if the command could still be
+// taken back, else ErrUncertain; both wrap ctx's error. Other errors as for
+// Submit. It may be called from any goroutine.
+func (g *Group) Propose(ctx context.Context, command []byte) (Result, error) {
+	type outcome struct {
+		result Result
+		err    error
+	}
+	c := make(chan outcome, 1)
+	p, err := g.submit(command, func(r Result, err error) { c <- outcome{r, err} })
+	if err != nil {
+		return Result{}, err
+	}
+	select {
+	case o := <-c:
+		return o.result, o.err
+	case <-ctx.Done():
+	}
+	if p.state.CompareAndSwap(proposalQueued, proposalCancelled) {
+		return Result{}, fmt.Errorf("%w: %w", ErrDropped, context.Cause(ctx))
+	}
+	select {
+	case o := <-c: // it ended at the same moment
+		return o.result, o.err
+	default:
+		return Result{}, fmt.Errorf("%w: gave up waiting: %w", ErrUncertain, context.Cause(ctx))
+	}
+}
+
+// finish calls done of every proposal of an entry and gives their room back.
+func (g *Group) finish(e *proposedEntry, results []Result, err error) {
+	g.pending.release(len(e.proposals), e.bytes)
+	for i, p := range e.proposals {
+		if err != nil {
+			p.done(Result{}, err)
+			continue
+		}
+		p.done(results[i], nil)
+	}
+}
+
+// refuse ends queued proposals that never reached raft.
+func (g *Group) refuse(proposals []*proposal, err error) {
+	for _, p := range proposals {
+		g.pending.release(1, int64(len(p.command)))
+		if p.state.CompareAndSwap(proposalQueued, proposalCancelled) {
+			p.done(Result{}, err)
+		}
+	}
+}

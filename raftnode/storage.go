@@ -1,0 +1,46 @@
+package raftnode
+
+import (
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+
+	"github.com/streamraft/streamraft/raftnode/raftlog"
+)
+
+// logStorage shows a group's log to raft.
+type logStorage struct {
+	log *raftlog.Group
+	// commit and conf are what raft starts with: the commit index of the hard
+	// state, raised to the applied index (a commit-only hard state may not have
+	// been synced before the crash, while the state machine was), and the
+	// configuration of the applied record.
+	commit uint64
+	conf   *raftpb.ConfState
+}
+
+// InitialState returns the hard state and the configuration raft starts with.
+func (s *logStorage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error) {
+	hs := s.log.HardState()
+	hs.Commit = new(max(hs.GetCommit(), s.commit))
+	return hs, s.conf, nil
+}
+
+// Entries returns entries of the log; see raft.Storage.
+func (s *logStorage) Entries(lo, hi, maxSize uint64) ([]*raftpb.Entry, error) {
+	return s.log.Entries(lo, hi, maxSize)
+}
+
+// Term returns the term of an entry; see raft.Storage.
+func (s *logStorage) Term(i uint64) (uint64, error) { return s.log.Term(i) }
+
+// LastIndex returns the index of the last entry.
+func (s *logStorage) LastIndex() (uint64, error) { return s.log.LastIndex(), nil }
+
+// FirstIndex returns the index of the first entry that is kept.
+func (s *logStorage) FirstIndex() (uint64, error) { return s.log.FirstIndex(), nil }
+
+// Snapshot tells raft that there is none: the log is cut only below what every
+// member has, so no member needs one.
+func (s *logStorage) Snapshot() (*raftpb.Snapshot, error) {
+	return nil, raft.ErrSnapshotTemporarilyUnavailable
+}
