@@ -1,0 +1,215 @@
+package kv
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/streamraft/streamraft/raftnode"
+)
+
+// Store is the default state machine: ordered records on one Pebble database
+// per group. It implements raftnode.StateMachine, whose rules say who calls
+// Open, Apply, DurableApplied, Flush and Close. Get, Range and the other reads
+// are for any goroutine, between Open and Close.
+type Store struct {
+	opts      Options
+	log       *slog.Logger
+	shared    *Shared
+	ownShared bool
+	// batchBytes is where a batch is committed; see maxBatchBytes.
+	batchBytes int
+	bounds     sessionBounds
+
+	// writer is the apply goroutine's; nil before Open and after Close.
+	writer *writer
+
+	// mu is held for reading by everyone who uses db; Close takes it.
+	mu sync.RWMutex
+	db *pebble.DB
+
+	applied  atomic.Uint64
+	applying atomic.Uint64
+	durable  atomic.Uint64
+	term     atomic.Uint64
+	low      atomic.Uint64
+	feedMode atomic.Int32
+	counters counters
+	figures  atomic.Pointer[figures]
+	digests  digests
+
+	unflushed   atomic.Int64
+	flushWanted atomic.Bool
+	backoff     atomic.Int64
+	kick        chan struct{}
+	closing     chan struct{}
+	background  sync.WaitGroup
+
+	failOnce  sync.Once
+	failed    chan struct{}
+	failedErr atomic.Pointer[FailedError]
+}
+
+var _ raftnode.StateMachine = (*Store)(nil)
+
+// New returns a store that is not open yet. It touches no file.
+func New(opts Options) (*Store, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	opts.EnsureDefaults()
+	s := &Store{
+		opts:       opts,
+		log:        opts.Logger.With("group", opts.Group),
+		shared:     opts.Shared,
+		batchBytes: min(maxBatchBytes, opts.MemTableBytes/memTablesMax),
+		bounds:     defaultSessionBounds(),
+		kick:       make(chan struct{}, 1),
+		closing:    make(chan struct{}),
+		failed:     make(chan struct{}),
+	}
+	s.figures.Store(new(figures))
+	s.digests.init(s)
+	return s, nil
+}
+
+// Limits returns what to check before proposing.
+func (s *Store) Limits() Limits { return s.opts.Limits }
+
+// Open opens the state in dir, or makes a new one. See raftnode.StateMachine.
+// A state that is missing, damaged or of a newer release is an error, never a
+// new state. After an error the store is of no further use.
+func (s *Store) Open(dir string) (raftnode.Applied, error) {
+	if s.shared == nil {
+		shared, err := NewShared(SharedOptions{})
+		if err != nil {
+			return raftnode.Applied{}, err
+		}
+		s.shared, s.ownShared = shared, true
+	}
+	if err := s.shared.join(s); err != nil {
+		return raftnode.Applied{}, err
+	}
+	var applied raftnode.Applied
+	err := s.guard(func() error {
+		w, err := s.load(dir)
+		if err != nil {
+			return err
+		}
+		applied = w.applied.Applied
+		s.install(w)
+		return nil
+	})
+	if err != nil {
+		return raftnode.Applied{}, errors.Join(err, s.leaveShared())
+	}
+	return applied, nil
+}
+
+// load opens the database in dir and reads what the writer holds in memory.
+func (s *Store) load(dir string) (*writer, error) {
+	db, err := s.openDatabase(dir)
+	if err != nil {
+		return nil, err
+	}
+	w := &writer{s: s, db: db, sessions: newSessionTable(s.bounds)}
+	if w.applied, err = loadApplied(db, nil); err == nil {
+		w.clock = w.applied.Clock
+		err = loadSessions(db, w.sessions)
+	}
+	if err == nil {
+		w.journal, err = loadJournal(db, w.applied.journalLow, w.applied.Index)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("kv: load the state in %s: %w", dir, err), db.Close())
+	}
+	return w, nil
+}
+
+// install puts a loaded database to use and starts the background goroutine.
+func (s *Store) install(w *writer) {
+	s.writer = w
+	s.mu.Lock()
+	s.db = w.db
+	s.mu.Unlock()
+	s.applying.Store(w.applied.Index)
+	s.publish(&w.applied)
+	s.counters.sessions.Store(int64(len(w.sessions.byID)))
+	s.counters.replies.Store(int64(w.sessions.replies))
+	// There is no WAL, so what Open found is what a crash leaves.
+	s.durable.Store(w.applied.Index)
+	s.digests.passed(w.applied.Index)
+	s.refreshFigures(w.db)
+	s.background.Add(1)
+	go s.maintain(w.db)
+}
+
+// publish makes an applied record visible to other goroutines.
+func (s *Store) publish(a *appliedRecord) {
+	s.term.Store(a.Term)
+	s.low.Store(a.journalLow)
+	s.feedMode.Store(int32(a.feedMode))
+	s.applied.Store(a.Index)
+}
+
+// Close waits for readers and background work and closes the database. It does
+// not flush: the raft log has what is not durable. A failed store is left as it
+// is, together with goroutines that may hang in it; the error then is its
+// *FailedError.
+func (s *Store) Close() error {
+	if err := s.usable(); err != nil {
+		if s.writer != nil {
+			s.writer = nil
+			close(s.closing)
+		}
+		return errors.Join(err, s.leaveShared())
+	}
+	s.writer = nil
+	close(s.closing)
+	err := s.guard(func() error {
+		s.mu.Lock()
+		db := s.db
+		s.db = nil
+		s.mu.Unlock()
+		s.background.Wait()
+		s.digests.stop()
+		return db.Close()
+	})
+	if err != nil && s.failure() == nil {
+		err = fmt.Errorf("kv: close the state of group %d: %w", s.opts.Group, err)
+	}
+	return errors.Join(err, s.leaveShared())
+}
+
+// leaveShared gives up the shared resources. The caches of a failed database
+// are in use for ever: freeing them under a goroutine that hangs in it would
+// turn a failed replica into a crashed process.
+func (s *Store) leaveShared() error {
+	if s.shared == nil {
+		return nil
+	}
+	s.shared.leave(s)
+	if s.ownShared && s.failure() == nil {
+		s.ownShared = false
+		return s.shared.Close()
+	}
+	return nil
+}
+
+// acquire returns the database for reading; the caller calls s.mu.RUnlock when
+// the error is nil.
+func (s *Store) acquire() (*pebble.DB, error) {
+	if err := s.failure(); err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	if s.db == nil {
+		s.mu.RUnlock()
+		return nil, ErrNotOpen
+	}
+	return s.db, nil
+}
