@@ -185,7 +185,9 @@ func TestRefusedHello(t *testing.T) {
 
 			// Another reason is logged anew; then it is accepted.
 			b.set(func() { b.check = func(*raftv1.NodeHello) error { return errors.New("still founding") } })
-			a.set(func() { a.hello = &raftv1.NodeHello{ProtocolVersion: ProtocolVersion, Node: "n1", ClusterId: []byte("blue")} })
+			a.set(func() {
+				a.hello = &raftv1.NodeHello{ProtocolVersion: ProtocolVersion, Node: "n1", ClusterId: []byte("blue")}
+			})
 			eventually(t, "second reason", func() bool { return a.log.count("still founding") == 1 && b.log.count("still founding") == 1 })
 			b.set(func() { b.check = nil })
 			a.waitConnected("n2")

@@ -33,7 +33,7 @@ type testNode struct {
 	received    []received
 	unreachable map[string]int
 	hellos      int
-	block       chan struct{}               // Receive of appends waits for it if not nil
+	block       chan struct{}                // Receive of appends waits for it if not nil
 	onReceive   func(string, []GroupMessage) // replaces recording
 }
 
@@ -130,7 +130,7 @@ func (n *testNode) open(address string, change ...func(*GRPCOptions)) {
 	opts := GRPCOptions{
 		BackoffMin: 5 * time.Millisecond,
 		BackoffMax: 20 * time.Millisecond,
-		Logger:     slog.New(slog.NewTextHandler(n.log, nil)),
+		Logger:     testLogger(n.log),
 	}
 	for _, f := range change {
 		f(&opts)
@@ -246,3 +246,5 @@ func (b *syncBuffer) count(text string) int {
 	defer b.mu.Unlock()
 	return strings.Count(b.buf.String(), text)
 }
+
+func testLogger(b *syncBuffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }
