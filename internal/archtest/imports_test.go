@@ -54,7 +54,8 @@ func allowedImports() []treeImports {
 		{"internal/cliui", nil},
 		{"internal/doccheck", nil},
 		{"internal/durable", nil},
-		{"internal/faultnet", nil},
+		// One of the two implementations of raftnode/transport.Transport.
+		{"internal/faultnet", []string{"raftnode/transport", "proto"}},
 		{"internal/invariants", nil},
 		{"internal/logbridge", nil},
 		{"internal/mutants", nil},
