@@ -23,6 +23,8 @@ type appender struct {
 	mu      sync.Mutex
 	waiting []appendRequest
 	stopped bool
+	idle    bool // nothing was put since the last look of prove
+	proving bool // the end of the log shall be proven
 }
 
 // appendRequest is one MsgStorageAppend, or a cut of the log.
@@ -50,11 +52,28 @@ func (a *appender) put(r appendRequest) {
 	if a.stopped {
 		return
 	}
-	a.waiting = append(a.waiting, r)
+	a.waiting, a.idle = append(a.waiting, r), false
+	a.wakeLocked()
+}
+
+func (a *appender) wakeLocked() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
+}
+
+// prove is called now and then. Where nothing was appended between two calls,
+// the end of the log is proven, so that damage to the last batch can be told
+// from a write that a crash tore.
+func (a *appender) prove() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.idle && !a.stopped {
+		a.proving = true
+		a.wakeLocked()
+	}
+	a.idle = true
 }
 
 // run writes batches until the node stops.
@@ -71,8 +90,8 @@ func (a *appender) run() {
 		case <-a.wake:
 		}
 		a.mu.Lock()
-		batch := a.waiting
-		a.waiting = spare[:0]
+		batch, proving := a.waiting, a.proving
+		a.waiting, a.proving = spare[:0], false
 		a.mu.Unlock()
 
 		updates = updates[:0]
@@ -85,6 +104,12 @@ func (a *appender) run() {
 			return
 		}
 		a.respond(batch)
+		if proving {
+			if err := a.node.logStore.ProveEnd(); err != nil {
+				a.node.fail(fmt.Errorf("prove the end of the raft log in %s: %w", a.node.dir.log(), err))
+				return
+			}
+		}
 		clear(batch)
 		clear(updates)
 		spare = batch
@@ -95,12 +120,19 @@ func (a *appender) run() {
 // Where a new segment finds no space, nothing was written and it tries again
 // until there is some: nothing is acknowledged meanwhile.
 func (a *appender) write(updates []raftlog.Update, sync bool) bool {
+	waited := false
 	for {
 		err := a.node.logStore.Append(updates, sync)
 		switch {
 		case err == nil:
+			if waited && a.node.diskUsage.Load() == nil {
+				// Nobody watches the space; that the append found some is the
+				// only sign there is.
+				a.node.setNoSpace(false)
+			}
 			return true
 		case errors.Is(err, raftlog.ErrNoSpace):
+			waited = true
 			a.node.setNoSpace(true)
 			a.node.log.Error("no space for the log; it waits until there is some", "error", err)
 			timer := time.NewTimer(a.node.opts.DiskCheckInterval)

@@ -30,6 +30,7 @@ func (n *Node) runMaintenance() {
 			}
 			g.cutLog()
 		}
+		n.appender.prove()
 		select {
 		case <-n.stop:
 			return
