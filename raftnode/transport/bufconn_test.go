@@ -32,7 +32,7 @@ func TestBackoff(t *testing.T) {
 		}), bufNode(t, "n2", nil)
 		attempts := func(d time.Duration) int64 {
 			before := dials.Load()
-			time.Sleep(d)
+			pass(d)
 			synctest.Wait()
 			return dials.Load() - before
 		}
@@ -59,7 +59,7 @@ func TestBackoff(t *testing.T) {
 			}
 		}
 		stop := serve()
-		time.Sleep(1300 * time.Millisecond)
+		pass(1300 * time.Millisecond)
 		synctest.Wait()
 		if l := a.lane("n2", raftv1.Lane_LANE_URGENT); !l.Connected {
 			t.Fatal("not connected")
@@ -79,7 +79,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("%d attempts in the first second", n)
 		}
 		stop = serve()
-		time.Sleep(1300 * time.Millisecond)
+		pass(1300 * time.Millisecond)
 		synctest.Wait()
 		if l := a.lane("n2", raftv1.Lane_LANE_APPEND); !l.Connected || l.Connects != 2 {
 			t.Errorf("%+v", l)
@@ -113,7 +113,7 @@ func TestHandshakeTimeout(t *testing.T) {
 			return conn, nil
 		})
 		a.transport.SetPeer("n2", "n2")
-		time.Sleep(20 * time.Second)
+		pass(20 * time.Second)
 		synctest.Wait()
 		if n := dials.Load(); n < 2*3 || n > 2*4 {
 			t.Errorf("%d dials in 20 s, with a timeout of 5 s", n)
@@ -142,4 +142,10 @@ func bufNode(t *testing.T, name string, dial func(context.Context, string) (net.
 		t.Fatal(err)
 	}
 	return n
+}
+
+// pass lets virtual time pass.
+func pass(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
 }

@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,9 +10,7 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -152,76 +149,6 @@ func TestStuckAppendLaneDoesNotDelayUrgent(t *testing.T) {
 	if after := a.lane("n2", bulk); after.Connects != 1 || after.Dropped != before.Dropped {
 		t.Errorf("%+v", after)
 	}
-}
-
-func TestRefusedHello(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		change func(*raftv1.NodeHello)
-		text   string
-	}{
-		{"cluster", func(h *raftv1.NodeHello) { h.ClusterId = []byte("red") }, "of cluster red"},
-		{"version", func(h *raftv1.NodeHello) { h.ProtocolVersion = 9 }, "speaks raft protocol version 9"},
-		{"no name", func(h *raftv1.NodeHello) { h.Node = "" }, "has no node name"},
-		{"long name", func(h *raftv1.NodeHello) { h.Node = strings.Repeat("n", 256) }, "has 256 bytes"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			a, b := newTestNode(t, "n1"), newTestNode(t, "n2")
-			a.set(func() { c.change(a.hello) })
-			a.transport.SetPeer("n2", b.address)
-			eventually(t, "many attempts", func() bool { a.mu.Lock(); defer a.mu.Unlock(); return a.hellos > 10 })
-			a.transport.Send("n2", heartbeat(1, 1))
-			eventually(t, "unreachable", func() bool { return a.toldUnreachable("n2") == 1 })
-			// Both ends say why, and once.
-			if n := b.log.count(c.text); n != 1 {
-				t.Errorf("logged %d times by the refusing node:\n%s", n, b.log.buf.String())
-			}
-			if n := a.log.count(c.text); n != 1 {
-				t.Errorf("logged %d times by the refused node:\n%s", n, a.log.buf.String())
-			}
-			if m := a.lane("n2", urgent); m.Connected || m.SentMessages != 0 || m.Dropped != 1 {
-				t.Errorf("%+v", m)
-			}
-
-			// Another reason is logged anew; then it is accepted.
-			b.set(func() { b.check = func(*raftv1.NodeHello) error { return errors.New("still founding") } })
-			a.set(func() {
-				a.hello = &raftv1.NodeHello{ProtocolVersion: ProtocolVersion, Node: "n1", ClusterId: []byte("blue")}
-			})
-			eventually(t, "second reason", func() bool { return a.log.count("still founding") == 1 && b.log.count("still founding") == 1 })
-			b.set(func() { b.check = nil })
-			a.waitConnected("n2")
-			a.transport.Send("n2", heartbeat(1, 2))
-			eventually(t, "received", func() bool { return len(b.get(raftpb.MsgHeartbeat)) == 1 })
-		})
-	}
-}
-
-// The dialler refuses too: the other node accepted, but nothing is sent.
-func TestDiallerRefuses(t *testing.T) {
-	a, b := newTestNode(t, "n1"), newTestNode(t, "n2")
-	a.set(func() { a.check = func(*raftv1.NodeHello) error { return errors.New("not my friend") } })
-	a.transport.SetPeer("n2", b.address)
-	eventually(t, "refused", func() bool { return a.log.count("not my friend") == 1 })
-	a.transport.Send("n2", heartbeat(1, 1))
-	if m := a.lane("n2", urgent); m.Connected || m.Dropped != 1 {
-		t.Errorf("%+v", m)
-	}
-}
-
-func TestWrongNodeAtAddress(t *testing.T) {
-	a, b := newTestNode(t, "n1"), newTestNode(t, "n2")
-	a.transport.SetPeer("n3", b.address)
-	eventually(t, "refused", func() bool {
-		return a.log.count(`node \"n2\" answers at the address of node \"n3\"`) == 1
-	})
-	if a.lane("n3", urgent).Connected {
-		t.Error("connected")
-	}
-	// A corrected address is used at once.
-	c := newTestNode(t, "n3")
-	a.transport.SetPeer("n3", c.address)
-	a.waitConnected("n3")
 }
 
 func TestPeerRestarts(t *testing.T) {
@@ -423,117 +350,6 @@ func TestMutatedMessageIsNotEncoded(t *testing.T) {
 		if data, err := proto.Marshal(b); err == nil {
 			t.Errorf("encoded as %x", data)
 		}
-	}
-}
-
-// rawStream is a client that says what it likes.
-func rawStream(t *testing.T, n *testNode) raftv1.RaftService_ConnectClient {
-	t.Helper()
-	conn, err := grpc.NewClient("passthrough:///"+n.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	stream, err := raftv1.NewRaftServiceClient(conn).Connect(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return stream
-}
-
-func helloRequest(name string, lane raftv1.Lane) *raftv1.ConnectRequest {
-	return &raftv1.ConnectRequest{
-		Hello: &raftv1.NodeHello{ProtocolVersion: ProtocolVersion, Node: name, ClusterId: []byte("blue")}, Lane: lane,
-	}
-}
-
-func TestRawClient(t *testing.T) {
-	n := newTestNode(t, "n1", func(o *GRPCOptions) { o.HandshakeTimeout = 200 * time.Millisecond })
-	beat := &raftv1.GroupMessage{Group: 1, Message: rawMessage(heartbeat(1, 1).Message)}
-	withMessage := helloRequest("n9", urgent)
-	withMessage.Messages = []*raftv1.GroupMessage{beat}
-	for _, c := range []struct {
-		name  string
-		first *raftv1.ConnectRequest
-		then  []*raftv1.ConnectRequest
-		code  codes.Code
-		text  string
-	}{
-		{"messages without hello", &raftv1.ConnectRequest{Messages: []*raftv1.GroupMessage{beat}}, nil, codes.InvalidArgument, "first message"},
-		{"messages with hello", withMessage, nil, codes.InvalidArgument, "first message"},
-		{"no lane", helloRequest("n9", 0), nil, codes.InvalidArgument, "first message"},
-		{"strange lane", helloRequest("n9", 5), nil, codes.InvalidArgument, "no lane 5"},
-		{"nothing", nil, nil, codes.DeadlineExceeded, "no hello in time"},
-		{"second hello", helloRequest("n9", urgent), []*raftv1.ConnectRequest{helloRequest("n9", urgent)}, codes.InvalidArgument, "middle of a stream"},
-		{"nonsense", helloRequest("n9", urgent), []*raftv1.ConnectRequest{{Messages: []*raftv1.GroupMessage{{Group: 4, Message: []byte("\xff\xff\xff")}}}}, codes.InvalidArgument, "group 4: transport: malformed"},
-		{"good then local", helloRequest("n9", urgent), []*raftv1.ConnectRequest{{Messages: []*raftv1.GroupMessage{beat, {Group: 4, Message: []byte{8, 19}}}}}, codes.InvalidArgument, "MsgStorageAppend"},
-		{"oversize", helloRequest("n9", urgent), []*raftv1.ConnectRequest{{Messages: []*raftv1.GroupMessage{{Group: 4, Message: make([]byte, MaxWireBytes)}}}}, codes.ResourceExhausted, ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			stream := rawStream(t, n)
-			if c.first != nil {
-				if err := stream.Send(c.first); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if len(c.then) > 0 {
-				if _, err := stream.Recv(); err != nil {
-					t.Fatal(err)
-				}
-				for _, r := range c.then {
-					stream.Send(r)
-				}
-			}
-			_, err := stream.Recv()
-			if status.Code(err) != c.code || !strings.Contains(fmt.Sprint(err), c.text) {
-				t.Errorf("%v", err)
-			}
-		})
-	}
-	if got := n.get(raftpb.MsgHeartbeat); len(got) != 0 {
-		t.Errorf("delivered: %v", got)
-	}
-}
-
-// A peer that comes back before its old stream was noticed dead replaces it,
-// and what the old one still delivers comes first.
-func TestNewStreamReplacesOld(t *testing.T) {
-	n := newTestNode(t, "n1")
-	n.set(func() { n.block = make(chan struct{}) })
-	send := func(s raftv1.RaftService_ConnectClient, index uint64) {
-		m := appendOf(1, index, []byte("x"))
-		if err := s.Send(&raftv1.ConnectRequest{Messages: []*raftv1.GroupMessage{{Group: 1, Message: rawMessage(m.Message)}}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	old := rawStream(t, n)
-	old.Send(helloRequest("n9", bulk))
-	if _, err := old.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	send(old, 0)
-	eventually(t, "in Receive", func() bool { return n.lane("n9", bulk).ReceivedBatches == 1 })
-	send(old, 7) // behind the one that blocks: not delivered any more
-
-	next := rawStream(t, n)
-	next.Send(helloRequest("n9", bulk))
-	if _, err := old.Recv(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "opened a new stream") {
-		t.Fatal(err)
-	}
-	send(next, 1)
-	if got := n.get(raftpb.MsgApp); len(got) != 0 {
-		t.Fatalf("overtaken: %v", got)
-	}
-	n.set(func() { close(n.block); n.block = nil })
-	if _, err := next.Recv(); err != nil {
-		t.Fatal(err)
-	}
-	send(next, 2)
-	eventually(t, "all", func() bool { return len(n.get(raftpb.MsgApp)) == 3 })
-	checkOrder(t, n.get(raftpb.MsgApp), "n9", 3)
-	next.CloseSend()
-	if _, err := next.Recv(); err == nil || status.Code(err) == codes.Unknown && !strings.Contains(err.Error(), "EOF") {
-		t.Error(err)
 	}
 }
 
