@@ -12,7 +12,7 @@ import (
 )
 
 func openBriefly(c *cluster, m *member) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 1500*time.Millisecond)
 	defer cancel()
 	return c.open(ctx, m)
 }

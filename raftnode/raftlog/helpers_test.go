@@ -1,8 +1,10 @@
 package raftlog
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -306,4 +308,8 @@ func contents(t testing.TB, fs vfs.FS, name string) []byte {
 		t.Fatal(err)
 	}
 	return b
+}
+
+func crcOf(b []byte) []byte {
+	return binary.LittleEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli))
 }
