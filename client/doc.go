@@ -22,7 +22,9 @@
 // UNAVAILABLE, and a write that never left this process, is sent again until
 // its deadline: at once where the refusal names the leader, with back-off and
 // jitter otherwise. A write that was sent and not answered when its stream
-// ended is uncertain. With a client session (OpenClientSession) the replicas
+// ended is uncertain, unless the node ended the stream with UNAVAILABLE, by
+// which it vouches that it answered everything it took: so a node that is
+// stopped in order leaves nothing uncertain. With a client session (OpenClientSession) the replicas
 // recognise a write they have seen, so that it too is sent again and is applied
 // exactly once.
 //

@@ -316,11 +316,14 @@ func (w *Writer) retire(s *writeStream) {
 	if errors.Is(s.err, io.EOF) || status.Code(s.err) == codes.Canceled {
 		v = verdict{message: "the stream ended before the answer came", kind: ErrUnavailable}
 	}
-	// Nothing is known of what was sent, whatever the status says: it tells of
-	// the stream. Only a refusal of the stream itself, before any answer, comes
-	// from in front of the handler.
+	// In general nothing is known of what was sent: the status tells of the
+	// stream. There are two exceptions. A refusal of the stream itself, before
+	// any answer, comes from in front of the handler. And a node that ends a
+	// stream because it stops, or has not started, says UNAVAILABLE after it has
+	// answered everything that it took.
 	refused := s.heard.IsZero() && v.kind == ErrRefused && v.notApplied
-	v.notApplied = refused
+	stopping := status.Code(s.err) == codes.Unavailable && v.reason == kvv1.Reason_REASON_UNAVAILABLE
+	v.notApplied = refused || stopping
 	v.again, v.elsewhere = !refused, true
 	c := w.client
 	c.leaders.forget(DataGroup, s.address)

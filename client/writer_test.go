@@ -204,6 +204,30 @@ func TestClientSessionIsExactlyOnce(t *testing.T) {
 	}
 }
 
+func TestNodeThatStopsLeavesNothingUncertain(t *testing.T) {
+	cluster, c := newCluster(t, nil)
+	n := 0
+	cluster.Script(func(int, *kvv1.Write) clienttest.Action {
+		n++
+		return clienttest.Action{Leave: n%7 == 6}
+	})
+	w, err := c.NewWriter(WriterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if _, err := w.Put(t.Context(), fmt.Appendf(nil, "%d", i), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if cluster.Len() != 200 {
+		t.Fatalf("%d records, want 200", cluster.Len())
+	}
+}
+
 func TestExpiredAfterUncertainStaysUncertain(t *testing.T) {
 	cluster, c := newCluster(t, nil)
 	session, err := c.OpenClientSession(t.Context(), 0)

@@ -28,6 +28,9 @@ type Action struct {
 	Silent bool
 	// Cut ends the stream before the write is answered.
 	Cut bool
+	// Leave ends the stream as a node does that stops: with a status that
+	// vouches that what is unanswered was not taken. The write is not applied.
+	Leave bool
 }
 
 // Arrival is one write as it came to a node.

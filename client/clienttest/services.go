@@ -118,14 +118,14 @@ func (n *node) Write(stream grpc.BidiStreamingServer[kvv1.WriteRequest, kvv1.Wri
 			return err
 		}
 		response := &kvv1.WriteResponse{}
-		cut := false
+		cut, left := false, false
 		for i, w := range request.GetWrites() {
-			result, last := n.write(w)
+			result, last, leave := n.write(w)
 			if result != nil {
 				response.Results = append(response.Results, result)
 			}
 			if last {
-				cut = true
+				cut, left = true, leave
 				n.lose(request.GetWrites()[i+1:])
 				break
 			}
@@ -134,6 +134,9 @@ func (n *node) Write(stream grpc.BidiStreamingServer[kvv1.WriteRequest, kvv1.Wri
 			if err := stream.Send(response); err != nil {
 				return err
 			}
+		}
+		if left {
+			return Refusal(&kvv1.Failure{Reason: kvv1.Reason_REASON_UNAVAILABLE, Message: "this node is shutting down"})
 		}
 		if cut {
 			return status.Error(codes.Unavailable, "cut by the script")
@@ -150,8 +153,9 @@ func (n *node) lose(writes []*kvv1.Write) {
 	}
 }
 
-// write takes one write; last tells that the stream ends with it.
-func (n *node) write(w *kvv1.Write) (result *kvv1.WriteResult, last bool) {
+// write takes one write; last tells that the stream ends with it, leave that it
+// ends as that of a node that stops.
+func (n *node) write(w *kvv1.Write) (result *kvv1.WriteResult, last, leave bool) {
 	c := n.cluster
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,11 +165,14 @@ func (n *node) write(w *kvv1.Write) (result *kvv1.WriteResult, last bool) {
 	if c.leader != n.number {
 		answer.Failure = c.notLeader(n.number)
 		arrival.Answer = answer
-		return answer, false
+		return answer, false, false
 	}
 	var action Action
 	if c.script != nil {
 		action = c.script(n.number, w)
+	}
+	if action.Leave {
+		return nil, true, true
 	}
 	if !action.SkipApply {
 		answer.Result, answer.Failure = c.apply(w)
@@ -175,10 +182,10 @@ func (n *node) write(w *kvv1.Write) (result *kvv1.WriteResult, last bool) {
 		answer.Result, answer.Failure = nil, action.Failure
 	}
 	if action.Silent || action.Cut {
-		return nil, action.Cut
+		return nil, action.Cut, false
 	}
 	arrival.Answer = answer
-	return answer, false
+	return answer, false, false
 }
 
 // Digest implements kvv1.KvServiceServer.
