@@ -345,11 +345,14 @@ func TestAdmin(t *testing.T) {
 // waitFor polls until a condition holds.
 func waitFor(t *testing.T, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	ticker := time.NewTicker(time.Millisecond)
+	defer ticker.Stop()
+	timeout := time.After(10 * time.Second)
 	for !condition() {
-		if time.Now().After(deadline) {
+		select {
+		case <-ticker.C:
+		case <-timeout:
 			t.Fatal("waited 10 s for nothing")
 		}
-		time.Sleep(time.Millisecond)
 	}
 }
