@@ -21,6 +21,7 @@ type node struct {
 
 	mu          sync.Mutex
 	refuse      error
+	onCheck     func()
 	got         []delivery
 	unreachable map[string]int
 	hellos      int
@@ -45,6 +46,9 @@ func (n *node) Hello() *raftv1.NodeHello {
 func (n *node) CheckHello(peer *raftv1.NodeHello) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.onCheck != nil {
+		n.onCheck()
+	}
 	if !bytes.Equal(peer.ClusterId, []byte(n.cluster)) {
 		return fmt.Errorf("cluster %s, not %s", peer.ClusterId, n.cluster)
 	}

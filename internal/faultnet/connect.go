@@ -47,10 +47,9 @@ func (e *endpoint) takePending() []string {
 
 // attempt is one try to connect to a peer.
 type attempt struct {
-	node       string
-	peer       *peer
-	version    uint64
-	generation uint64
+	node    string
+	peer    *peer
+	version uint64
 }
 
 // due begins the attempts that are due, returns those that have got there, and
@@ -78,7 +77,7 @@ func (e *endpoint) due(next *time.Duration) []attempt {
 			continue
 		}
 		p.ready, p.retry = time.Time{}, now.Add(n.opts.Redial)
-		due = append(due, attempt{node, p, p.version, e.generation})
+		due = append(due, attempt{node, p, p.version})
 	}
 	return due
 }
@@ -105,7 +104,7 @@ func (e *endpoint) attempt(a attempt) {
 	switch {
 	case err != nil:
 		n.counters.Refused++
-	case to.closed || to.generation != generation || e.generation != a.generation ||
+	case e.closed || to.closed || to.generation != generation ||
 		e.peers[node] != a.peer || a.peer.version != a.version || n.isCut(e.node, node):
 		// Things changed meanwhile; the hellos may be of the past. Try anew.
 		a.peer.retry = time.Time{}

@@ -32,8 +32,8 @@ type endpoint struct {
 
 	handler transport.Handler
 	closed  bool
-	// generation rises with each ResetConnections: a handshake that began before
-	// does not count.
+	// generation rises with each ResetConnections: what was taken for delivery
+	// before, and a peer's handshake that began before, do not count.
 	generation uint64
 	peers      map[string]*peer
 	unknown    map[string]bool // nodes without an address that Send was told of

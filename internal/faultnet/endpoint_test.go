@@ -121,6 +121,35 @@ func TestResetLosesWhatIsOnTheWayIn(t *testing.T) {
 	})
 }
 
+// A hello that was said before a reset does not make a connection after it, on
+// whichever side the reset is.
+func TestResetDuringHandshake(t *testing.T) {
+	for _, resetting := range []string{"a", "b"} {
+		bubble(t, Options{}, []string{"a", "b"}, func(c *cluster) {
+			a, b := c.nodes["a"], c.nodes["b"]
+			b.tr.RemovePeer("a")
+			resets := 0
+			a.tr.RemovePeer("b")
+			b.onCheck = func() {
+				if resets++; resets <= 3 {
+					c.nodes[resetting].tr.ResetConnections()
+				}
+			}
+			before := c.Counters().Connected
+			a.tr.SetPeer("b", "b:1")
+			c.settle()
+			if k := c.Counters(); k.Connected != before+1 || resets != 4 {
+				c.t.Errorf("%s: %d resets, %v", resetting, resets, k)
+			}
+			a.tr.Send("b", beat(1))
+			c.settle()
+			if got := b.indexes(); !slices.Equal(got, []uint64{1}) {
+				c.t.Errorf("%v", got)
+			}
+		})
+	}
+}
+
 func TestUnknownAndRemovedPeers(t *testing.T) {
 	bubble(t, Options{}, []string{"a", "b"}, func(c *cluster) {
 		a, b := c.nodes["a"], c.nodes["b"]

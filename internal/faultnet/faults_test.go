@@ -161,6 +161,7 @@ func TestMutationIsCounted(t *testing.T) {
 		m := app(4, "as sent")
 		a.tr.Send("b", m)
 		m.Message.Entries[0].Data[0] = 'X'
+		c.Counters() // or the race detector finds it, which a real sender would deserve
 		c.settle()
 		if k := c.Counters(); k.Mutated != 1 {
 			t.Error(k)
@@ -251,9 +252,6 @@ func TestCutOneWay(t *testing.T) {
 func TestIsolate(t *testing.T) {
 	bubble(t, Options{}, []string{"a", "b", "c"}, func(c *cluster) {
 		c.Isolate("a")
-		c.Cut("b", "c")
-		c.HealAll()
-		c.Isolate("a")
 		late := c.start("d")
 		late.tr.SetPeer("a", "a:1")
 		c.nodes["a"].tr.SetPeer("d", "d:1")
@@ -268,6 +266,9 @@ func TestIsolate(t *testing.T) {
 			if got := c.nodes[name].take(); len(got) != want {
 				c.t.Errorf("%s: %+v", name, got)
 			}
+		}
+		if c.nodes["a"].told("b") != 1 || c.nodes["b"].told("a") != 1 || c.nodes["b"].told("c") != 0 {
+			t.Error("not told of the lost connections")
 		}
 		c.Rejoin("a")
 		c.settle()

@@ -243,8 +243,8 @@ func (t *GRPC) dial(address string) (*grpc.ClientConn, error) {
 			PermitWithoutStream: true,
 		}),
 		// A connection makes one attempt and is thrown away; the lane does the
-		// backing off.
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: t.opts.HandshakeTimeout}),
+		// backing off, and its own time-out comes first.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * t.opts.HandshakeTimeout}),
 		grpc.WithDefaultCallOptions(
 			grpc.MaxCallRecvMsgSize(MaxHelloBytes+1024),
 			grpc.MaxCallSendMsgSize(MaxWireBytes),

@@ -149,6 +149,12 @@ func TestStuckAppendLaneDoesNotDelayUrgent(t *testing.T) {
 	if after := a.lane("n2", bulk); after.Connects != 1 || after.Dropped != before.Dropped {
 		t.Errorf("%+v", after)
 	}
+	// The next burst is told again.
+	b.set(func() { b.block = make(chan struct{}) })
+	eventually(t, "told again", func() bool {
+		a.transport.Send("n2", appendOf(1, sent, make([]byte, 32<<10)))
+		return a.toldUnreachable("n2") == 2
+	})
 }
 
 func TestPeerRestarts(t *testing.T) {
@@ -275,6 +281,21 @@ func TestCloseWhileSending(t *testing.T) {
 	a.transport.RemovePeer("n2")
 	a.transport.ResetConnections()
 	a.transport.Send("n2", heartbeat(1, 1))
+}
+
+func TestCloseWaitsForReceive(t *testing.T) {
+	a, b := newTestNode(t, "n1"), newTestNode(t, "n2")
+	b.set(func() { b.block = make(chan struct{}) })
+	a.knows(b)
+	a.transport.Send("n2", appendOf(1, 1, []byte("x")))
+	eventually(t, "in Receive", func() bool { return b.lane("n1", bulk).ReceivedBatches == 1 })
+	closed := make(chan error, 1)
+	go func() { closed <- b.transport.Close() }()
+	never(t, closed, "closed while the handler is called")
+	b.set(func() { close(b.block); b.block = nil })
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestHello(t *testing.T) {

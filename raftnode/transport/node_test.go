@@ -211,6 +211,18 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
+// never gives something that must not happen the time to happen.
+func never[T any](t testing.TB, happens <-chan T, what string) {
+	t.Helper()
+	timer := time.NewTimer(50 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-happens:
+		t.Fatal(what)
+	case <-timer.C:
+	}
+}
+
 func heartbeat(group, index uint64) GroupMessage {
 	return GroupMessage{group, &raftpb.Message{
 		Type: raftpb.MsgHeartbeat.Enum(), To: new(uint64(2)), From: new(uint64(1)), Term: new(uint64(3)), Index: &index,

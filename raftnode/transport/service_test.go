@@ -102,7 +102,9 @@ func TestNewStreamReplacesOld(t *testing.T) {
 	}
 	send(old, 0)
 	eventually(t, "in Receive", func() bool { return n.lane("n9", bulk).ReceivedBatches == 1 })
-	send(old, 7) // behind the one that blocks: not delivered any more
+	var block chan struct{}
+	n.set(func() { block, n.block = n.block, nil }) // only the first Receive blocks
+	send(old, 7)                                    // behind the one that blocks: not delivered any more
 
 	next := rawStream(t, n)
 	next.Send(helloRequest("n9", bulk))
@@ -110,11 +112,14 @@ func TestNewStreamReplacesOld(t *testing.T) {
 		t.Fatal(err)
 	}
 	send(next, 1)
-	if got := n.get(raftpb.MsgApp); len(got) != 0 {
-		t.Fatalf("overtaken: %v", got)
-	}
-	n.set(func() { close(n.block); n.block = nil })
-	if _, err := next.Recv(); err != nil {
+	answered := make(chan error, 1)
+	go func() {
+		_, err := next.Recv()
+		answered <- err
+	}()
+	never(t, answered, "answered while an earlier stream delivers")
+	close(block)
+	if err := <-answered; err != nil {
 		t.Fatal(err)
 	}
 	send(next, 2)
