@@ -31,6 +31,7 @@ func allowedImports() []treeImports {
 		{"streammeta/worker/workertest", []string{anything}},
 		{"worker/workertest", []string{anything}},
 		{"internal/testcluster", []string{anything}},
+		{"internal/proctest", []string{anything}},
 
 		{"raftnode/raftlog", []string{"proto", "internal/durable", "internal/invariants"}},
 		{"raftnode/transport", []string{"proto", "internal/logbridge", "internal/invariants"}},
@@ -45,7 +46,7 @@ func allowedImports() []treeImports {
 			"internal/durable", "internal/logbridge", "internal/invariants"}},
 		{"bench", []string{"client", "server", "raftnode", "kv", "snapshot", "streammeta", "internal/faultnet"}},
 		{"cmd", []string{"server", "client", "bench", "snapshot", "streammeta/worker", "worker", "proto",
-			"internal/cliui", "internal/importer", "internal/logbridge"}},
+			"internal/cliui", "internal/importer", "internal/localcluster", "internal/logbridge"}},
 		// What a user would write: no internal packages.
 		{"examples", []string{"raftnode", "snapshot", "kv", "client", "server", "streammeta", "worker"}},
 
@@ -59,6 +60,8 @@ func allowedImports() []treeImports {
 		// Files to records and back; the CLI and the demonstration share it.
 		{"internal/importer", []string{"client", "proto"}},
 		{"internal/invariants", nil},
+		// Knows nodes by their command line and their services only.
+		{"internal/localcluster", []string{"client", "proto"}},
 		{"internal/logbridge", nil},
 		{"internal/mutants", nil},
 	}

@@ -1,0 +1,52 @@
+package localcluster
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+)
+
+// Ports are taken from this range: above the well-known ones, and below those
+// that any system hands to outgoing connections (Linux: from 32768), one of
+// which could otherwise sit on a node's port while the node is down.
+const (
+	lowestPort  = 10240
+	highestPort = 32767
+)
+
+// portAttempts bounds the search for a free port.
+const portAttempts = 1000
+
+// port is a port of one node, held by a listener until the node needs it.
+type port struct {
+	address string
+	held    net.Listener
+}
+
+// holdPort finds a free port of loopback and holds it.
+func holdPort() (*port, error) {
+	var errs error
+	for range portAttempts {
+		address := fmt.Sprintf("127.0.0.1:%d", lowestPort+rand.IntN(highestPort-lowestPort+1))
+		listener, err := net.Listen("tcp", address)
+		if err == nil {
+			return &port{address: address, held: listener}, nil
+		}
+		errs = err
+	}
+	return nil, fmt.Errorf("no free port on 127.0.0.1 in %d..%d: %w", lowestPort, highestPort, errs)
+}
+
+// release lets go of the port; more than once does nothing.
+func (p *port) release() error {
+	if p.held == nil {
+		return nil
+	}
+	held := p.held
+	p.held = nil
+	if err := held.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("release %s: %w", p.address, err)
+	}
+	return nil
+}
