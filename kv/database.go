@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/atomicfs"
 )
 
@@ -30,7 +32,7 @@ const (
 // in spec/snapshot.md section 9 and DESIGN.md.
 func (s *Store) pebbleOptions() *pebble.Options {
 	o := &pebble.Options{
-		FS:                          s.opts.FS,
+		FS:                          backoffFS{FS: s.opts.FS, s: s},
 		Cache:                       s.shared.cache,
 		FileCache:                   s.shared.files,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -119,9 +121,9 @@ func (s *Store) openImage(dir string, marker *atomicfs.Marker, image string) (*p
 	return db, nil
 }
 
-// backgroundError holds Pebble back: it repeats a failed flush at once, on a
-// full disk 41,000 times a second. It runs with the database's lock held, so it
-// waits at most a second; reads and writes into the memtable go on meanwhile.
+// backgroundError counts a failed flush or compaction and has the next table
+// wait. It runs with the database's lock held, so it must not wait itself: reads
+// that need the lock would wait with it.
 func (s *Store) backgroundError(err error) {
 	s.counters.backgroundErrors.Add(1)
 	if s.failure() != nil {
@@ -130,13 +132,6 @@ func (s *Store) backgroundError(err error) {
 	wait := min(max(backoffFirst, 2*time.Duration(s.backoff.Load())), backoffMost)
 	s.backoff.Store(int64(wait))
 	s.log.Warn("writing in the background failed; trying again", "error", err, "after", wait)
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-s.closing:
-	case <-s.failed:
-	}
 }
 
 // flushEnded runs with the database's lock held: it only wakes the goroutine
@@ -149,3 +144,28 @@ func (s *Store) flushEnded(info pebble.FlushInfo) {
 	}
 	s.wake()
 }
+
+// backoffFS holds Pebble back after a background error: it repeats a failed
+// flush at once, on a full disk 41,000 times a second. Tables are created
+// without locks held, so waiting there stops nothing but the writing itself.
+type backoffFS struct {
+	vfs.FS
+	s *Store
+}
+
+// Create waits before a table while the back-off is on.
+func (f backoffFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if wait := time.Duration(f.s.backoff.Load()); wait > 0 && strings.HasSuffix(name, ".sst") {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-f.s.closing:
+		case <-f.s.failed:
+		}
+	}
+	return f.FS.Create(name, category)
+}
+
+// Unwrap returns the file system below.
+func (f backoffFS) Unwrap() vfs.FS { return f.FS }
