@@ -29,7 +29,8 @@ func (c *Cluster) KillAll() {
 	}
 }
 
-// Pause freezes a node (SIGSTOP): its connections stay, it does nothing.
+// Pause freezes a node (SIGSTOP): its connections stay, it does nothing. The
+// system freezes its threads one by one, within moments of the call's return.
 func (c *Cluster) Pause(name string) error { return c.freeze(name, true) }
 
 // Resume lets a frozen node go on (SIGCONT).
