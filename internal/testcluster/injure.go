@@ -1,0 +1,269 @@
+package testcluster
+
+import (
+	"cmp"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamraft/streamraft/internal/faultnet"
+	"github.com/streamraft/streamraft/raftnode"
+)
+
+// injurer carries out a plan.
+type injurer struct {
+	c         *cluster
+	heals     []heal
+	beside    sync.WaitGroup // what takes time and must not hold up the plan
+	lossyTill time.Duration
+}
+
+// heal ends a fault.
+type heal struct {
+	at time.Duration
+	do func()
+}
+
+// injure carries out all steps of the plan, each healed when its time is over.
+// What is not healed by then is healed by recover.
+func (c *cluster) injure(ctx context.Context) {
+	in := &injurer{c: c}
+	defer in.beside.Wait()
+	begin := time.Now()
+	steps := c.plan.steps
+	for len(steps) > 0 || len(in.heals) > 0 {
+		slices.SortStableFunc(in.heals, func(a, b heal) int { return cmp.Compare(a.at, b.at) })
+		healNext := len(in.heals) > 0 && (len(steps) == 0 || in.heals[0].at <= steps[0].at)
+		next := c.plan.FaultsEnd
+		if healNext {
+			next = in.heals[0].at
+		} else if len(steps) > 0 {
+			next = steps[0].at
+		}
+		if next >= c.plan.FaultsEnd || !pause(ctx, max(0, next-time.Since(begin))) {
+			pause(ctx, max(0, c.plan.FaultsEnd-time.Since(begin)))
+			return
+		}
+		for _, r := range c.up() {
+			r.look()
+		}
+		if healNext {
+			in.heals[0].do()
+			in.heals = in.heals[1:]
+			continue
+		}
+		c.trace.add("fault: %v", steps[0])
+		c.checker.count(func(t *Totals) { t.Faults++ })
+		in.carryOut(ctx, steps[0])
+		steps = steps[1:]
+	}
+}
+
+// later heals at the end of a step.
+func (in *injurer) later(s step, do func()) {
+	in.heals = append(in.heals, heal{s.at + s.lasts, do})
+}
+
+// choose picks a node that is up, nil if none is.
+func (in *injurer) choose(s step) *member {
+	leader := in.c.leader(raftnode.FirstDataGroup)
+	if s.target == targetLeader && leader != nil {
+		return leader
+	}
+	var list []*member
+	for _, r := range in.c.up() {
+		if s.target != targetFollower || r.member != leader {
+			list = append(list, r.member)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return list[s.choice%uint64(len(list))]
+}
+
+// other picks another node than m.
+func (in *injurer) other(s step, m *member) *member {
+	i := slices.Index(in.c.members, m)
+	return in.c.members[(i+1+int(s.choice>>8%uint64(len(in.c.members)-1)))%len(in.c.members)]
+}
+
+func (in *injurer) carryOut(ctx context.Context, s step) {
+	c, m := in.c, in.choose(s)
+	if m == nil {
+		return // all are down until their restart
+	}
+	switch s.kind {
+	case faultCut, faultCutOneWay, faultIsolate, faultSlow, faultLossy:
+		in.injureNetwork(s, m)
+	case faultCrash:
+		in.crash(m, s.crash)
+		in.later(s, func() { c.restart(m) })
+	case faultCrashAll, faultKillAll:
+		kind := s.crash
+		if s.kind == faultKillAll {
+			kind = crashKill
+		}
+		in.crashAll(s, kind)
+	case faultStaleLeader:
+		// The leader goes on alone for a while; its entries will be overwritten.
+		c.network.Isolate(m.name)
+		c.checker.count(func(t *Totals) { t.Cuts++ })
+		in.later(s, func() {
+			in.crashAll(s, s.crash)
+			c.network.Rejoin(m.name)
+		})
+	case faultSyncError:
+		r := m.current()
+		r.failSync(1 + int(s.choice%20))
+		in.later(s, func() {
+			if r.failure() != nil {
+				in.crash(m, s.crash)
+				c.restart(m)
+			} else {
+				m.disk.failSyncAt(0, nil)
+			}
+		})
+	case faultDiskFull:
+		d := m.disk
+		d.setFull(true, s.choice%2 == 0 || c.plan.ReserveBytes < 0)
+		in.later(s, func() {
+			d.setFull(false, false)
+			c.trace.add("%s has space again", m.name)
+		})
+	case faultSkew:
+		m.clock.skew(s.duration, s.rate)
+		c.checker.count(func(t *Totals) { t.ClockSkews++ })
+	case faultTransfer:
+		in.transfer(ctx, m, in.other(s, m))
+	case faultFlush:
+		in.beside.Go(func() {
+			if r := m.current(); r != nil {
+				in.flush(r)
+			}
+		})
+	}
+}
+
+// injureNetwork carries out the faults of links.
+func (in *injurer) injureNetwork(s step, m *member) {
+	c, n := in.c, in.c.network
+	peer := in.other(s, m)
+	if s.kind != faultSlow && s.kind != faultLossy {
+		c.checker.count(func(t *Totals) { t.Cuts++ })
+	}
+	switch s.kind {
+	case faultCut:
+		n.Cut(m.name, peer.name)
+		in.later(s, func() { n.Heal(m.name, peer.name) })
+	case faultCutOneWay:
+		from, to := m.name, peer.name
+		if s.choice%2 == 0 {
+			from, to = to, from
+		}
+		n.CutOneWay(from, to)
+		in.later(s, func() { n.Heal(m.name, peer.name) })
+	case faultIsolate:
+		n.Isolate(m.name)
+		in.later(s, func() { n.Rejoin(m.name) })
+	case faultSlow:
+		n.SlowLink(m.name, peer.name, time.Duration(20+s.choice%300)*time.Millisecond)
+		in.later(s, func() { n.SlowLink(m.name, peer.name, 0) })
+	case faultLossy:
+		r := rand.New(rand.NewPCG(s.choice, 1))
+		in.setOdds(faultnet.Probabilities{Drop: 0.2 * r.Float64(), Duplicate: 0.3 * r.Float64(), Reorder: 0.3 * r.Float64()})
+		in.lossyTill = max(in.lossyTill, s.at+s.lasts)
+		in.later(s, func() {
+			if s.at+s.lasts >= in.lossyTill {
+				in.setOdds(faultnet.Probabilities{})
+			}
+		})
+	}
+}
+
+func (in *injurer) setOdds(p faultnet.Probabilities) {
+	if err := in.c.network.SetProbabilities(p); err != nil {
+		in.c.checker.violation("%v", err)
+	}
+}
+
+func (in *injurer) crash(m *member, kind crashKind) {
+	if m.current() == nil {
+		return
+	}
+	in.c.checker.count(func(t *Totals) {
+		switch kind {
+		case crashKill:
+			t.Kills++
+		case crashTorn:
+			t.TornCrashes++
+			t.LossyCrashes++
+		default:
+			t.LossyCrashes++
+		}
+	})
+	m.crash(kind)
+}
+
+// crashAll crashes every node that is up and has them start again, one after
+// the other.
+func (in *injurer) crashAll(s step, kind crashKind) {
+	in.c.checker.count(func(t *Totals) { t.ClusterCrashes++ })
+	for i, m := range in.c.members {
+		in.crash(m, kind)
+		again := s
+		again.lasts += time.Duration((s.choice>>(8*i))%400) * time.Millisecond
+		in.later(again, func() { in.c.restart(m) })
+	}
+}
+
+// transfer moves the leadership of both groups, where m has it, to another node.
+func (in *injurer) transfer(ctx context.Context, m, to *member) {
+	r := m.current()
+	for _, group := range groups() {
+		g, err := r.node.Group(group)
+		if err != nil {
+			in.c.checker.violation("%v", err)
+			return
+		}
+		in.beside.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+			defer cancel()
+			err := g.TransferLeader(ctx, to.name)
+			in.c.trace.add("%s transfer of group %d to %s: %v", r, group, to.name, err)
+			if err == nil {
+				in.c.checker.count(func(t *Totals) { t.Transfers++ })
+			}
+		})
+	}
+}
+
+// flush makes the state machines of a node durable.
+func (in *injurer) flush(r *run) {
+	for _, group := range groups() {
+		// It fails where the node crashes meanwhile.
+		if err := r.machine(group).Flush(); err != nil && !r.isCrashed() && r.failure() == nil {
+			in.c.checker.violation("flush group %d of %s: %v", group, r, err)
+		}
+	}
+}
+
+// recover heals everything.
+func (c *cluster) recover() {
+	c.trace.add("everything is healed")
+	c.network.HealAll()
+	if err := c.network.SetProbabilities(faultnet.Probabilities{}); err != nil {
+		c.checker.violation("%v", err)
+	}
+	for _, m := range c.members {
+		m.disk.failSyncAt(0, nil)
+		m.disk.setFull(false, false)
+		m.clock.skew(0, 1)
+		if r := m.current(); r != nil && r.failure() != nil {
+			m.crash(crashNone)
+		}
+		c.restart(m)
+	}
+}
