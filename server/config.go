@@ -2,6 +2,8 @@ package server
 
 import (
 	"fmt"
+	"io"
+	"log/slog"
 	"math"
 	"net"
 	"net/netip"
@@ -345,4 +347,26 @@ func isLoopback(host string) bool {
 	}
 	address, err := netip.ParseAddr(host)
 	return err == nil && address.Unmap().IsLoopback()
+}
+
+// LogValue logs the config as one group of all keys.
+func (c Config) LogValue() slog.Value {
+	var attrs []slog.Attr
+	for _, k := range Keys() {
+		attrs = append(attrs, slog.String(k.Name, k.get(&c)))
+	}
+	return slog.GroupValue(attrs...)
+}
+
+// NewLogger makes the logger that the config asks for, writing to w.
+func (c *Config) NewLogger(w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		level = slog.LevelInfo // Validate has the word; the logger may be needed to tell
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if c.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
 }

@@ -57,7 +57,9 @@ func (s *Server) currentReadiness() readiness {
 			switch st := g.Status(); {
 			case st.Failure != "":
 				add("group %d failed: %s", st.Group, st.Failure)
-			case st.Leader == 0:
+			// Its address comes from the membership, which a replica learns by
+			// applying; before that it could not tell a client where to go.
+			case st.LeaderAddress == "":
 				add("group %d knows no leader", st.Group)
 			case st.Applied+maxApplyLag < st.Commit:
 				add("group %d has applied index %d of %d", st.Group, st.Applied, st.Commit)
