@@ -121,6 +121,22 @@ func TestResetLosesWhatIsOnTheWayIn(t *testing.T) {
 	})
 }
 
+func TestResetInReceive(t *testing.T) {
+	bubble(t, Options{MinDelay: 10 * time.Millisecond, MaxDelay: 10 * time.Millisecond}, []string{"a", "b"}, func(c *cluster) {
+		a, b := c.nodes["a"], c.nodes["b"]
+		b.onReceive = func(string) { b.tr.ResetConnections() }
+		a.tr.Send("b", beat(1))
+		a.tr.Send("b", app(2, "arrives at the same time, on the other lane"))
+		c.settle()
+		if got := b.indexes(); !slices.Equal(got, []uint64{1}) {
+			c.t.Errorf("b got %v", got)
+		}
+		if k := c.Counters(); k.Lost != 1 {
+			c.t.Error(k)
+		}
+	})
+}
+
 // A hello that was said before a reset does not make a connection after it, on
 // whichever side the reset is.
 func TestResetDuringHandshake(t *testing.T) {

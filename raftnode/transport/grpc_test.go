@@ -187,6 +187,22 @@ func TestPeerRestarts(t *testing.T) {
 	}
 }
 
+func TestPeerMoves(t *testing.T) {
+	a, old, moved := newTestNode(t, "n1"), newTestNode(t, "n2"), newTestNode(t, "n2")
+	a.knows(old)
+	a.transport.SetPeer("n2", old.address) // no change, no new connection
+	a.transport.SetPeer("n2", moved.address)
+	eventually(t, "connected to the new address", func() bool {
+		return moved.lane("n1", urgent).Accepted && moved.lane("n1", bulk).Accepted
+	})
+	a.waitConnected("n2")
+	a.transport.Send("n2", heartbeat(1, 1))
+	eventually(t, "received there", func() bool { return len(moved.get(raftpb.MsgHeartbeat)) == 1 })
+	if m := a.lane("n2", urgent); m.Connects != 2 {
+		t.Errorf("%+v", m)
+	}
+}
+
 func TestUnknownAndRemovedPeer(t *testing.T) {
 	a, b := newTestNode(t, "n1"), newTestNode(t, "n2")
 	for range 5 {
@@ -202,6 +218,9 @@ func TestUnknownAndRemovedPeer(t *testing.T) {
 	a.transport.RemovePeer("n2")
 	a.transport.RemovePeer("n2")
 	eventually(t, "closed both ways", func() bool { return !b.lane("n1", urgent).Accepted && b.lane("n2", urgent).Node == "" })
+	eventually(t, "b's streams closed too, and made anew", func() bool {
+		return b.lane("n1", urgent).Connects >= 2 && b.lane("n1", bulk).Connects >= 2
+	})
 	a.transport.Send("n2", heartbeat(1, 1))
 	eventually(t, "unreachable again", func() bool { return a.toldUnreachable("n2") == 2 })
 }
