@@ -17,6 +17,7 @@ type randomLog struct {
 	sessions []uint64
 	next     map[uint64]uint64
 	value    int // largest value
+	wide     int // puts of an index that now and then has so many more
 }
 
 func newRandomLog(seed uint64) *randomLog {
@@ -35,6 +36,11 @@ func (l *randomLog) grow(n int) []raftnode.Entry {
 		var commands [][]byte
 		for range l.random.IntN(4) {
 			commands = append(commands, l.command(uint16(len(commands))))
+		}
+		if l.wide > 0 && l.random.IntN(25) == 0 {
+			for range l.wide {
+				commands = append(commands, EncodePut(nil, l.key(), l.bytes(), nil))
+			}
 		}
 		l.add(commands...)
 		if len(commands) == 0 && l.random.IntN(3) == 0 {
