@@ -192,9 +192,10 @@ func (n *Node) openGroup(id, raftID uint64) (g *Group, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("raftnode: group %d: open the state machine: %w", id, err)
 	}
+	machine := g.machine // a return of an error makes g nil
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, g.machine.Close())
+			err = errors.Join(err, machine.Close())
 		}
 	}()
 	members, err := DecodeMembership(applied.Membership)
