@@ -240,7 +240,7 @@ func (s *script) next() []Update {
 			fmt.Sscanf(g.entries[n-1], "%d/%d/", &t, &i)
 			u.Marker = &Marker{i, t}
 		case p < 32 && id != s.slow: // an install
-			i := g.last() + uint64(s.rng.IntN(5))
+			i := g.marker.Index + uint64(s.rng.IntN(len(g.entries)+5))
 			u.Marker, u.Reset = &Marker{i, term}, true
 			u.Entries = entries(term, i+1, s.rng.IntN(3), s.rng.IntN(s.size))
 			u.HardState = hard(term, g.hs.vote, i)

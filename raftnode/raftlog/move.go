@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// moveBytes bounds what is rewritten per Append, so that it adds little to the
-// time of one.
-const moveBytes = 512 << 10
+// defaultMoveBytes bounds what is rewritten per Append, so that it adds little to
+// the time of one.
+const defaultMoveBytes = 512 << 10
 
 // moveJob is the rewriting of what is alive in the oldest segment.
 type moveJob struct {
@@ -79,7 +79,7 @@ type moved struct {
 	payload []byte
 }
 
-// readMoves takes the next items off the job, up to moveBytes of them, and reads
+// readMoves takes the next items off the job, up to Options.moveBytes of them, and reads
 // those still alive.
 func (l *Log) readMoves(job *moveJob) ([]moved, error) {
 	var records []moved
@@ -94,7 +94,7 @@ func (l *Log) readMoves(job *moveJob) ([]moved, error) {
 			continue
 		}
 		r := x.at(it.index)
-		if len(records) > 0 && (total+int(r.bytes) > moveBytes || int64(align(headerSize+total+int(r.bytes))) > l.opts.MaxBatchBytes) {
+		if len(records) > 0 && (total+int(r.bytes) > l.opts.moveBytes || int64(align(headerSize+total+int(r.bytes))) > l.opts.MaxBatchBytes) {
 			break
 		}
 		if n := int64(align(headerSize + int(r.bytes))); n > l.opts.MaxBatchBytes {

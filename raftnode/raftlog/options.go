@@ -60,6 +60,10 @@ type Options struct {
 	// newSalt makes the identity of a new log. Tests set it to get the same
 	// bytes each time.
 	newSalt func() uint64
+
+	// moveBytes bounds what one Append rewrites; tests set it low to stretch
+	// the rewriting of a segment over many.
+	moveBytes int
 }
 
 // EnsureDefaults replaces zero values by their defaults.
@@ -78,6 +82,9 @@ func (o *Options) EnsureDefaults() {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.moveBytes == 0 {
+		o.moveBytes = defaultMoveBytes
 	}
 	if o.newSalt == nil {
 		o.newSalt = randomSalt

@@ -19,6 +19,7 @@ func TestModel(t *testing.T) {
 		fs := vfs.NewMem()
 		o := testOptions(fs)
 		o.CacheBytes = []int64{-1, 4 << 10, 1 << 20}[rng.IntN(3)]
+		o.moveBytes = []int{1, 3000, defaultMoveBytes}[rng.IntN(3)]
 		s := &script{rng: rng, model: model{}, groups: 1 + rng.IntN(12), size: 1 + rng.IntN(2000), slow: uint64(rng.IntN(3))}
 		l := mustOpen(t, o)
 		quiet := Update{Group: 99, HardState: hard(7, 3, 0)}
