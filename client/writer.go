@@ -76,8 +76,9 @@ type Writer struct {
 	// ctx ends when the writer is aborted; every stream hangs on it.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// running counts the sending and the watching goroutine.
-	running sync.WaitGroup
+	// sending and watching are the writer's goroutines. The watcher runs until
+	// ctx ends, which is after the sender has ended.
+	sending, watching sync.WaitGroup
 	// work wakes the sender: the queue, the stream or the writer changed.
 	work chan struct{}
 	// armed wakes the watcher: there are unfinished writes.
@@ -137,8 +138,8 @@ func (c *Client) startWriter(o WriterOptions) (*Writer, error) {
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	c.writers[w] = struct{}{}
-	w.running.Go(w.send)
-	w.running.Go(w.watch)
+	w.sending.Go(w.send)
+	w.watching.Go(w.watch)
 	return w, nil
 }
 
@@ -263,8 +264,7 @@ func (w *Writer) Close() error {
 	w.releaseRoom()
 	w.mu.Unlock()
 	wake(w.work)
-	wake(w.armed)
-	w.running.Wait()
+	w.sending.Wait()
 	w.detach()
 	return w.takeFirstError()
 }
@@ -276,12 +276,13 @@ func (w *Writer) abort() {
 	w.releaseRoom()
 	w.mu.Unlock()
 	w.cancel()
-	w.running.Wait()
+	w.sending.Wait()
 	w.detach()
 }
 
 func (w *Writer) detach() {
 	w.cancel()
+	w.watching.Wait()
 	w.client.mu.Lock()
 	defer w.client.mu.Unlock()
 	delete(w.client.writers, w)

@@ -188,12 +188,6 @@ func (w *Writer) watch() {
 				return
 			}
 		}
-		w.mu.Lock()
-		over := w.closing && w.unfinished == 0
-		w.mu.Unlock()
-		if over {
-			return
-		}
 	}
 }
 
