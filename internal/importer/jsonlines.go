@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// A line is one JSON object:
+// Line is a record as one JSON object:
 //
 //	{"key": "greeting", "value": "hello"}
 //
@@ -19,7 +19,7 @@ import (
 // UTF-8 text. mod_revision may be there and is ignored, so that what range
 // prints can be imported. A missing value is an empty one. Empty lines are
 // skipped.
-type line struct {
+type Line struct {
 	Key         *string `json:"key,omitempty"`
 	KeyBase64   *string `json:"key_base64,omitempty"`
 	Value       *string `json:"value,omitempty"`
@@ -31,18 +31,23 @@ type line struct {
 // every byte escaped, fits.
 const MaxLineBytes = 8 << 20
 
-// EncodeLine appends a record as a line to b. revision 0 is left out; so is the
-// value if keysOnly is set.
-func EncodeLine(b []byte, key, value []byte, revision uint64, keysOnly bool) ([]byte, error) {
-	l := line{ModRevision: revision}
+// NewLine makes a line of a record. revision 0 is left out; so is the value if
+// keysOnly is set.
+func NewLine(key, value []byte, revision uint64, keysOnly bool) Line {
+	l := Line{ModRevision: revision}
 	l.Key, l.KeyBase64 = textOrBase64(key)
 	if !keysOnly {
 		l.Value, l.ValueBase64 = textOrBase64(value)
 	}
+	return l
+}
+
+// EncodeLine appends a record to b as a line with its end; see NewLine.
+func EncodeLine(b []byte, key, value []byte, revision uint64, keysOnly bool) ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(l); err != nil {
+	if err := encoder.Encode(NewLine(key, value, revision, keysOnly)); err != nil {
 		return b, fmt.Errorf("encode record: %w", err)
 	}
 	return append(b, out.Bytes()...), nil
@@ -62,7 +67,7 @@ func DecodeLine(data []byte) (key, value []byte, err error) {
 	}
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
-	var l line
+	var l Line
 	if err := decoder.Decode(&l); err != nil {
 		return nil, nil, fmt.Errorf("not a record: %w", plainJSONError(err))
 	}
