@@ -1,0 +1,14 @@
+package main
+
+import "github.com/spf13/cobra"
+
+// commands lists the command of every noun. A new one is added here and has a
+// file of its own.
+func commands(g *globals) []*cobra.Command {
+	return []*cobra.Command{
+		newKVCommand(g),      // kv.go
+		newStatusCommand(g),  // status.go
+		newGroupCommand(g),   // group.go
+		newVersionCommand(g), // version.go
+	}
+}
