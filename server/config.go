@@ -197,13 +197,18 @@ func (v *validation) addresses() {
 	if c.Listen == c.HTTPListen && !strings.HasSuffix(c.Listen, ":0") {
 		v.bad("http_listen", "is the address of listen too; gRPC and HTTP need a port each")
 	}
-	if err := checkAdvertise(c.Advertise); err != nil {
+	// Taken over from listen, it is as good or bad as that.
+	if err := checkAdvertise(c.Advertise); err != nil && c.Advertise != c.Listen {
 		v.bad("advertise", "%v", err)
 	}
 	for _, f := range c.Cluster {
-		if f.Node == c.Name && f.Address != c.Advertise {
+		if f.Node != c.Name {
+			continue
+		}
+		if f.Address != c.Advertise {
 			v.bad("advertise", "differs from this node's entry in cluster, %s, at which its peers look for it; make them equal", f.Address)
 		}
+		break
 	}
 }
 

@@ -19,7 +19,7 @@ type figure[T any] struct {
 	value func(*T) float64
 }
 
-func flag(b bool) float64 {
+func oneIf(b bool) float64 {
 	if b {
 		return 1
 	}
@@ -29,8 +29,8 @@ func flag(b bool) float64 {
 // nodeFigures are those of the process, present from the first moment on.
 func nodeFigures() []figure[Server] {
 	return []figure[Server]{
-		{family{"streamraft_node_ready", "gauge", nil, "1 while the node may be sent requests."}, func(s *Server) float64 { ready, _ := s.Ready(); return flag(ready) }},
-		{family{"streamraft_node_failed", "gauge", nil, "1 after the node failed for good."}, func(s *Server) float64 { return flag(s.Err() != nil) }},
+		{family{"streamraft_node_ready", "gauge", nil, "1 while the node may be sent requests."}, func(s *Server) float64 { ready, _ := s.Ready(); return oneIf(ready) }},
+		{family{"streamraft_node_failed", "gauge", nil, "1 after the node failed for good."}, func(s *Server) float64 { return oneIf(s.Err() != nil) }},
 		{family{"streamraft_writes_inflight_bytes", "gauge", nil, "Writes of clients that wait for their outcome; over max_inflight_bytes they are not read."}, func(s *Server) float64 { return float64(s.inflight.used.Load()) }},
 		{family{"streamraft_ranges_inflight", "gauge", nil, "Ranges that are being read."}, func(s *Server) float64 { return float64(s.ranges.used.Load()) }},
 	}
@@ -39,7 +39,7 @@ func nodeFigures() []figure[Server] {
 // statusFigures are those of the disk and the log.
 func statusFigures() []figure[raftnode.Status] {
 	return []figure[raftnode.Status]{
-		{family{"streamraft_node_no_space", "gauge", nil, "1 while writes are refused for want of disk space."}, func(s *raftnode.Status) float64 { return flag(s.NoSpace) }},
+		{family{"streamraft_node_no_space", "gauge", nil, "1 while writes are refused for want of disk space."}, func(s *raftnode.Status) float64 { return oneIf(s.NoSpace) }},
 		{family{"streamraft_disk_available_bytes", "gauge", nil, "Free space of the data directory's file system, as last looked at."}, func(s *raftnode.Status) float64 { return float64(s.Disk.AvailBytes) }},
 		{family{"streamraft_disk_total_bytes", "gauge", nil, "Size of the data directory's file system."}, func(s *raftnode.Status) float64 { return float64(s.Disk.TotalBytes) }},
 	}
@@ -66,9 +66,9 @@ func logFigures() []figure[raftnode.Metrics] {
 func groupFigures() []figure[raftnode.GroupStatus] {
 	labels := []string{"group"}
 	return []figure[raftnode.GroupStatus]{
-		{family{"streamraft_group_is_leader", "gauge", labels, "1 on the leader of the group."}, func(g *raftnode.GroupStatus) float64 { return flag(g.Role == raftnode.RoleLeader) }},
-		{family{"streamraft_group_has_leader", "gauge", labels, "1 while this replica knows a leader."}, func(g *raftnode.GroupStatus) float64 { return flag(g.Leader != 0) }},
-		{family{"streamraft_group_failed", "gauge", labels, "1 after this replica stopped for good."}, func(g *raftnode.GroupStatus) float64 { return flag(g.Failure != "") }},
+		{family{"streamraft_group_is_leader", "gauge", labels, "1 on the leader of the group."}, func(g *raftnode.GroupStatus) float64 { return oneIf(g.Role == raftnode.RoleLeader) }},
+		{family{"streamraft_group_has_leader", "gauge", labels, "1 while this replica knows a leader."}, func(g *raftnode.GroupStatus) float64 { return oneIf(g.Leader != 0) }},
+		{family{"streamraft_group_failed", "gauge", labels, "1 after this replica stopped for good."}, func(g *raftnode.GroupStatus) float64 { return oneIf(g.Failure != "") }},
 		{family{"streamraft_group_term", "gauge", labels, "Raft term."}, func(g *raftnode.GroupStatus) float64 { return float64(g.Term) }},
 		{family{"streamraft_group_commit_index", "gauge", labels, "Highest index known to be committed."}, func(g *raftnode.GroupStatus) float64 { return float64(g.Commit) }},
 		{family{"streamraft_group_applied_index", "gauge", labels, "Highest index applied here."}, func(g *raftnode.GroupStatus) float64 { return float64(g.Applied) }},
@@ -127,8 +127,8 @@ func storeFigures() []figure[kv.Metrics] {
 func laneFigures() []figure[transport.LaneMetrics] {
 	labels := []string{"peer", "lane"}
 	return []figure[transport.LaneMetrics]{
-		{family{"streamraft_transport_connected", "gauge", labels, "1 while this node can send to the peer."}, func(l *transport.LaneMetrics) float64 { return flag(l.Connected) }},
-		{family{"streamraft_transport_accepted", "gauge", labels, "1 while the peer can send to this node."}, func(l *transport.LaneMetrics) float64 { return flag(l.Accepted) }},
+		{family{"streamraft_transport_connected", "gauge", labels, "1 while this node can send to the peer."}, func(l *transport.LaneMetrics) float64 { return oneIf(l.Connected) }},
+		{family{"streamraft_transport_accepted", "gauge", labels, "1 while the peer can send to this node."}, func(l *transport.LaneMetrics) float64 { return oneIf(l.Accepted) }},
 		{family{"streamraft_transport_connects_total", "counter", labels, "Connections made to the peer."}, func(l *transport.LaneMetrics) float64 { return float64(l.Connects) }},
 		{family{"streamraft_transport_queued_messages", "gauge", labels, "Raft messages that wait to be sent."}, func(l *transport.LaneMetrics) float64 { return float64(l.Queued) }},
 		{family{"streamraft_transport_sent_messages_total", "counter", labels, "Raft messages sent."}, func(l *transport.LaneMetrics) float64 { return float64(l.SentMessages) }},
