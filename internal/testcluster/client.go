@@ -75,14 +75,45 @@ func (cl *client) attempt(r *run, group uint64, command []byte, limit time.Durat
 		// The client of a crashed node hears nothing.
 		return raftnode.Result{}, uncertain, fmt.Errorf("%s crashed", r)
 	}
+	known := outcomeOf(err)
+	if known == applied {
+		r.acknowledges()
+	}
+	return result, known, err
+}
+
+// outcomeOf tells what an error of a proposal means.
+func outcomeOf(err error) outcome {
 	switch {
 	case err == nil:
-		r.acknowledges()
-		return result, applied, nil
+		return applied
 	case errors.Is(err, raftnode.ErrUncertain), errors.Is(err, raftnode.ErrFailed), errors.Is(err, raftnode.ErrClosed):
-		return result, uncertain, err
+		return uncertain
 	default:
-		return result, refused, err
+		return refused
+	}
+}
+
+// submit proposes a unique command at a node without waiting for it.
+func (c *cluster) submit(r *run, command []byte) {
+	g, err := r.node.Group(raftnode.FirstDataGroup)
+	if err != nil {
+		c.checker.violation("%v", err)
+		return
+	}
+	ended := func(result raftnode.Result, err error) {
+		if r.isCrashed() {
+			return
+		}
+		switch outcomeOf(err) {
+		case applied:
+			c.checker.acknowledged(r.member.name, raftnode.FirstDataGroup, result.Revision, [][]byte{command})
+		case refused:
+			c.checker.refusedCommand(r.String(), command, err)
+		}
+	}
+	if err := g.Submit(command, ended); err != nil {
+		ended(raftnode.Result{}, err)
 	}
 }
 

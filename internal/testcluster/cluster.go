@@ -80,7 +80,7 @@ func (c *cluster) up() []*run {
 // restart starts a node that is down. A node that does not come up again is a
 // violation: what a crash leaves must be good enough.
 func (c *cluster) restart(m *member) {
-	if m.current() != nil {
+	if m.last() != nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
@@ -108,7 +108,7 @@ func (c *cluster) leader(group uint64) *member {
 // stop ends all runs without a crash.
 func (c *cluster) stop() {
 	for _, m := range c.members {
-		if r := m.current(); r != nil {
+		if r := m.last(); r != nil {
 			r.look()
 			m.mu.Lock()
 			m.run = nil

@@ -3,12 +3,14 @@ package testcluster
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/streamraft/streamraft/internal/faultnet"
+	"github.com/streamraft/streamraft/kv"
 	"github.com/streamraft/streamraft/raftnode"
 )
 
@@ -108,13 +110,20 @@ func (in *injurer) carryOut(ctx context.Context, s step) {
 		}
 		in.crashAll(s, kind)
 	case faultStaleLeader:
-		// The leader goes on alone for a while; its entries will be overwritten.
+		in.staleLeader(ctx, s)
+	case faultTrapVote:
+		// Whoever votes for the next leader crashes.
+		for _, r := range c.up() {
+			in.trap(s, r, trapVote)
+		}
 		c.network.Isolate(m.name)
 		c.checker.count(func(t *Totals) { t.Cuts++ })
-		in.later(s, func() {
-			in.crashAll(s, s.crash)
-			c.network.Rejoin(m.name)
-		})
+		s.lasts += time.Second
+		in.later(s, func() { c.network.Rejoin(m.name) })
+	case faultTrapAcknowledge:
+		in.trap(s, m.current(), trapAcknowledge)
+	case faultTrapAnswer:
+		in.trap(s, m.current(), trapAnswer)
 	case faultSyncError:
 		r := m.current()
 		r.failSync(1 + int(s.choice%20))
@@ -137,7 +146,9 @@ func (in *injurer) carryOut(ctx context.Context, s step) {
 		m.clock.skew(s.duration, s.rate)
 		c.checker.count(func(t *Totals) { t.ClockSkews++ })
 	case faultTransfer:
-		in.transfer(ctx, m, in.other(s, m))
+		if leader := c.leader(raftnode.FirstDataGroup); leader != nil {
+			in.transfer(ctx, leader, in.other(s, leader))
+		}
 	case faultFlush:
 		in.beside.Go(func() {
 			if r := m.current(); r != nil {
@@ -193,17 +204,7 @@ func (in *injurer) crash(m *member, kind crashKind) {
 	if m.current() == nil {
 		return
 	}
-	in.c.checker.count(func(t *Totals) {
-		switch kind {
-		case crashKill:
-			t.Kills++
-		case crashTorn:
-			t.TornCrashes++
-			t.LossyCrashes++
-		default:
-			t.LossyCrashes++
-		}
-	})
+	in.c.checker.count(func(t *Totals) { t.countCrash(kind) })
 	m.crash(kind)
 }
 
@@ -213,10 +214,58 @@ func (in *injurer) crashAll(s step, kind crashKind) {
 	in.c.checker.count(func(t *Totals) { t.ClusterCrashes++ })
 	for i, m := range in.c.members {
 		in.crash(m, kind)
+		// Half as long as others: nothing happens while all are down.
 		again := s
-		again.lasts += time.Duration((s.choice>>(8*i))%400) * time.Millisecond
+		again.lasts = s.lasts/2 + time.Duration((s.choice>>(8*i))%400)*time.Millisecond
 		in.later(again, func() { in.c.restart(m) })
 	}
+}
+
+// trap sets a trap for the time of the step, and starts the node again that it
+// crashed.
+func (in *injurer) trap(s step, r *run, kind trapKind) {
+	count := 1
+	if kind != trapVote {
+		count += int(s.choice >> 16 % 20)
+	}
+	r.arm(&trap{kind: kind, count: count, crash: s.crash, random: newRandom(s.choice, uint64(r.number))})
+	if kind == trapVote {
+		s.lasts += time.Second
+	}
+	in.later(s, func() {
+		if r.disarm() && r.member.last() == r {
+			r.member.crash(s.crash)
+			in.c.restart(r.member)
+		}
+	})
+}
+
+// staleLeader cuts the leader off and has it take writes that will be
+// overwritten: by then the others have elected a leader whose log is shorter.
+func (in *injurer) staleLeader(ctx context.Context, s step) {
+	c := in.c
+	m := c.leader(raftnode.FirstDataGroup)
+	if m == nil {
+		return
+	}
+	c.network.Isolate(m.name)
+	c.checker.count(func(t *Totals) { t.Cuts++ })
+	r := m.current()
+	in.beside.Go(func() {
+		for i := range 30 {
+			c.submit(r, kv.EncodePut(nil, fmt.Appendf(nil, "stale/%d", i%4), fmt.Appendf(nil, "%s %x %d", r, s.choice, i), nil))
+			if !pause(ctx, 10*time.Millisecond) {
+				return
+			}
+		}
+	})
+	s.lasts = 800*time.Millisecond + s.lasts/2
+	in.later(s, func() {
+		if s.choice%2 == 0 {
+			in.crashAll(s, s.crash)
+		}
+		c.network.Rejoin(m.name)
+	})
 }
 
 // transfer moves the leadership of both groups, where m has it, to another node.
@@ -261,7 +310,7 @@ func (c *cluster) recover() {
 		m.disk.failSyncAt(0, nil)
 		m.disk.setFull(false, false)
 		m.clock.skew(0, 1)
-		if r := m.current(); r != nil && r.failure() != nil {
+		if r := m.last(); r != nil && (r.disarm() || r.failure() != nil) {
 			m.crash(crashNone)
 		}
 		c.restart(m)

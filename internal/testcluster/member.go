@@ -39,6 +39,15 @@ type member struct {
 
 // current returns the run that is alive, or nil.
 func (m *member) current() *run {
+	if r := m.last(); r != nil && !r.isCrashed() {
+		return r
+	}
+	return nil
+}
+
+// last returns the run that is not ended yet, though a trap may have crashed it,
+// or nil.
+func (m *member) last() *run {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.run
@@ -71,6 +80,8 @@ type run struct {
 
 	mu      sync.Mutex
 	crashed bool
+	left    *disk // what the crash left
+	trap    *trap
 	// syncFailed: an injected error hit a sync of the log, at that time.
 	syncFailed   bool
 	syncFailedAt time.Time
@@ -262,11 +273,12 @@ func (r *run) acknowledges() {
 	if r.syncFailed && time.Now().After(r.syncFailedAt) {
 		r.member.cluster.checker.violation("%s acknowledged to a client after a sync of its log failed", r)
 	}
+	r.springs(trapAnswer)
 }
 
 // crash ends the run as a crash does. Afterwards m.disk is what it left.
 func (m *member) crash(kind crashKind) {
-	r := m.current()
+	r := m.last()
 	if r == nil {
 		return
 	}
@@ -274,22 +286,31 @@ func (m *member) crash(kind crashKind) {
 	m.mu.Lock()
 	m.run = nil
 	m.mu.Unlock()
-	old := m.disk
 	r.mu.Lock()
-	// From here on nothing the run does counts, so the clone may be taken while
-	// it still does something.
-	r.crashed = true
-	left, err := old.crash(kind, m.random)
+	r.crashLocked(kind, m.random)
+	left := r.left
 	r.mu.Unlock()
-	m.cluster.trace.add("%s crashes, keeping %s", r, kind)
-	if err != nil {
-		m.cluster.checker.violation("crash %s: %v", r, err)
-		return
-	}
+	old := m.disk
 	m.disk = left
 	old.failSyncAt(0, nil)
 	old.setFull(false, false)
 	r.end()
+}
+
+// crashLocked takes what a crash at this moment leaves, once. From here on
+// nothing the run does counts, so it may go on for a while.
+func (r *run) crashLocked(kind crashKind, random *rand.Rand) {
+	if r.crashed {
+		return
+	}
+	r.crashed = true
+	r.member.cluster.trace.add("%s crashes, keeping %s", r, kind)
+	left, err := r.member.disk.crash(kind, random)
+	if err != nil {
+		r.member.cluster.checker.violation("crash %s: %v", r, err)
+		left = r.member.disk
+	}
+	r.left = left
 }
 
 // end closes what is left of a run.

@@ -23,7 +23,11 @@ const (
 	faultSkew        faultKind = "clock skew"
 	faultTransfer    faultKind = "transfer"
 	faultFlush       faultKind = "flush"
-	faultStaleLeader faultKind = "isolate leader, write, crash all"
+	faultStaleLeader faultKind = "isolate leader that takes writes"
+
+	faultTrapVote        faultKind = "crash at a vote, isolate"
+	faultTrapAcknowledge faultKind = "crash at an acknowledgement"
+	faultTrapAnswer      faultKind = "crash at an answer"
 )
 
 // crashKind is what a crash keeps of what was not synced.
@@ -82,7 +86,8 @@ func faultWeights() []weighted[faultKind] {
 	return []weighted[faultKind]{
 		{faultCrash, 26}, {faultCut, 6}, {faultCutOneWay, 7}, {faultIsolate, 10}, {faultSlow, 4},
 		{faultLossy, 8}, {faultCrashAll, 5}, {faultKillAll, 2}, {faultSyncError, 5}, {faultDiskFull, 5},
-		{faultSkew, 7}, {faultTransfer, 8}, {faultFlush, 6}, {faultStaleLeader, 6},
+		{faultSkew, 7}, {faultTransfer, 8}, {faultFlush, 6}, {faultStaleLeader, 8},
+		{faultTrapVote, 8}, {faultTrapAcknowledge, 8}, {faultTrapAnswer, 6},
 	}
 }
 

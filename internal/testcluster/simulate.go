@@ -83,6 +83,7 @@ func (c *cluster) simulate(ctx context.Context, h *history) {
 	load := startLoad(ctx, c, h)
 	c.injure(ctx)
 	c.recover()
+	c.workOn(ctx)
 	load.stop()
 	if ctx.Err() != nil {
 		return
@@ -91,6 +92,25 @@ func (c *cluster) simulate(ctx context.Context, h *history) {
 	load.stopped = make(chan struct{})
 	if c.converge(last) {
 		c.readAll(last)
+	}
+}
+
+// Operations of a run at least; faults can leave little time for them.
+const minOperations = 600
+
+// workOn lets the clients go on until they have done enough, so that the healed
+// cluster works too.
+func (c *cluster) workOn(ctx context.Context) {
+	begin := time.Now()
+	for pause(ctx, 200*time.Millisecond) {
+		operations := int64(0)
+		c.checker.count(func(t *Totals) { operations = t.Operations })
+		if took := time.Since(begin); operations >= minOperations && took > time.Second {
+			return
+		} else if took > 2*recoveryLimit {
+			c.checker.violation("only %d operations ended, %v after everything was healed", operations, took)
+			return
+		}
 	}
 }
 

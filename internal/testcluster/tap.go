@@ -67,14 +67,18 @@ func (r *run) promises(to string, m transport.GroupMessage) {
 			c.voted(name, group, term, msg.GetTo())
 		}
 		r.durablePromise(group, term, p)
+		if !msg.GetReject() {
+			r.springs(trapVote)
+		}
 	case raftpb.MsgAppResp:
 		r.durablePromise(group, term, p)
 		if !msg.GetReject() && msg.GetIndex() > 0 {
 			if term > p.ackTerm {
 				p.ackTerm, p.index = term, 0
 			}
-			if term == p.ackTerm {
-				p.index = max(p.index, msg.GetIndex())
+			if term == p.ackTerm && msg.GetIndex() > p.index {
+				p.index = msg.GetIndex()
+				r.springs(trapAcknowledge)
 			}
 		}
 	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgTimeoutNow:

@@ -34,6 +34,8 @@ type Totals struct {
 	Kills int64 `name:"kills"`
 	// ClusterCrashes stopped all nodes at once.
 	ClusterCrashes int64 `name:"crashes of all nodes"`
+	// Traps are crashes at the moment of a promise, counted above too.
+	Traps int64 `name:"crashes at a promise"`
 	// Cuts of links, one way or both, and isolations.
 	Cuts int64 `name:"cuts"`
 	// LostMessages vanished, DuplicateMessages came twice, ReorderedMessages
@@ -77,6 +79,19 @@ func (t *Totals) Add(o Totals) {
 	o.each(func(_ string, v *int64) { values = append(values, *v) })
 	i := 0
 	t.each(func(_ string, v *int64) { *v += values[i]; i++ })
+}
+
+// countCrash counts the crash of one node.
+func (t *Totals) countCrash(kind crashKind) {
+	switch kind {
+	case crashKill:
+		t.Kills++
+	case crashTorn:
+		t.TornCrashes++
+		t.LossyCrashes++
+	default:
+		t.LossyCrashes++
+	}
 }
 
 // Zero returns the names of the figures that are zero.
