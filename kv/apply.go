@@ -233,7 +233,7 @@ func (w *writer) commit() error {
 	w.s.counters.batches.Add(1)
 	w.s.counters.sessions.Store(int64(len(w.sessions.byID)))
 	w.s.counters.replies.Store(int64(w.sessions.replies))
-	w.s.shared.grew(w.s, size)
+	w.s.shared.grew(w.s, w.applied.Index, size)
 	if w.digest {
 		w.digest = false
 		w.s.digests.take(w.applied.Index, w.db.NewSnapshot())

@@ -137,7 +137,7 @@ func (s *Store) backgroundError(err error) {
 // flushEnded runs with the database's lock held: it only wakes the goroutine
 // that looks.
 func (s *Store) flushEnded(info pebble.FlushInfo) {
-	s.flushWanted.Store(false)
+	s.flushOver.Store(true)
 	if info.Err == nil {
 		s.backoff.Store(0)
 		s.counters.flushes.Add(1)

@@ -49,9 +49,11 @@ func (s *Store) refreshDurable(db *pebble.DB) error {
 		// Two refreshes may overtake each other; the figure only rises.
 		old := s.durable.Load()
 		if record.Index <= old || s.durable.CompareAndSwap(old, record.Index) {
-			return nil
+			break
 		}
 	}
+	s.shared.settled(s, record.Index)
+	return nil
 }
 
 // wake has the background goroutine look; it never blocks.
@@ -67,6 +69,7 @@ func (s *Store) wake() {
 // failure end it.
 func (s *Store) maintain(db *pebble.DB) {
 	defer s.background.Done()
+	asked := false
 	for {
 		select {
 		case <-s.closing:
@@ -78,13 +81,23 @@ func (s *Store) maintain(db *pebble.DB) {
 		if s.failure() != nil {
 			return
 		}
+		over := s.flushOver.Swap(false)
 		if err := s.refreshDurable(db); err != nil {
 			s.fail(err)
 			return
 		}
 		s.refreshFigures(db)
-		if s.flushWanted.Load() {
+		// A flush that failed is not over: Pebble repeats it. Asking for another
+		// on a full disk would wait for space, and Close for that.
+		failing := s.backoff.Load() > 0
+		if over && !failing {
+			asked = false
+			s.flushWanted.Store(false)
+		}
+		if s.flushWanted.Load() && !asked && !failing {
+			asked = true
 			if _, err := db.AsyncFlush(); err != nil {
+				asked = false
 				s.flushWanted.Store(false)
 				s.log.Warn("flushing for the memtable budget failed", "error", err)
 			}

@@ -20,11 +20,11 @@ type counters struct {
 
 // figures are what the database told when it was last asked.
 type figures struct {
-	stateBytes, memTableBytes, journalBytes int64
-	compactions                             int64
-	l0Files                                 int64
-	l0Sublevels, readAmplification          int
-	cacheHits, cacheMisses                  int64
+	stateBytes, journalBytes       int64
+	compactions                    int64
+	l0Files                        int64
+	l0Sublevels, readAmplification int
+	cacheHits, cacheMisses         int64
 }
 
 // Metrics are figures of one store. Those of the database are as of its last
@@ -78,7 +78,7 @@ func (s *Store) Metrics() Metrics {
 		FeedMode:          kvv1.FeedMode(s.feedMode.Load()),
 		Failed:            s.failure() != nil,
 		StateBytes:        f.stateBytes,
-		MemTableBytes:     s.unflushed.Load(),
+		MemTableBytes:     s.pending.bytes(),
 		JournalBytes:      f.journalBytes,
 		L0Files:           f.l0Files,
 		L0Sublevels:       f.l0Sublevels,
@@ -102,7 +102,7 @@ func (s *Store) Metrics() Metrics {
 // StateBytes returns the size of the state on disk as of the last flush or
 // compaction, with what is only in memory.
 func (s *Store) StateBytes() int64 {
-	return s.figures.Load().stateBytes + s.unflushed.Load()
+	return s.figures.Load().stateBytes + s.pending.bytes()
 }
 
 // refreshFigures asks the database.
@@ -110,7 +110,6 @@ func (s *Store) refreshFigures(db *pebble.DB) {
 	m := db.Metrics()
 	f := &figures{
 		stateBytes:        int64(m.Table.Local.LiveSize),
-		memTableBytes:     int64(m.MemTable.Size),
 		compactions:       m.Compact.Count,
 		l0Files:           m.Levels[0].TablesCount,
 		l0Sublevels:       int(m.Levels[0].Sublevels),
@@ -127,7 +126,6 @@ func (s *Store) refreshFigures(db *pebble.DB) {
 		f.journalBytes = int64(bytes)
 	}
 	s.figures.Store(f)
-	s.shared.settled(s, f.memTableBytes)
 }
 
 // String renders the figures for a person, in a form kept by a golden test.

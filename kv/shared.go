@@ -124,35 +124,5 @@ func (s *Shared) leave(store *Store) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.stores, store)
-	s.unflushed.Add(-store.unflushed.Swap(0))
-}
-
-// grew tells that a store has n more unflushed bytes. Past the budget the store
-// with the most is asked to flush; it does so on its own goroutine.
-func (s *Shared) grew(store *Store, n int64) {
-	store.unflushed.Add(n)
-	if s.unflushed.Add(n) <= s.opts.MemTableBytes {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var largest *Store
-	for candidate := range s.stores {
-		if candidate.flushWanted.Load() {
-			// One that is under way may be enough; its end counts anew.
-			return
-		}
-		if largest == nil || candidate.unflushed.Load() > largest.unflushed.Load() {
-			largest = candidate
-		}
-	}
-	if largest != nil {
-		largest.flushWanted.Store(true)
-		largest.wake()
-	}
-}
-
-// settled sets a store's unflushed bytes to what the database holds in memory.
-func (s *Shared) settled(store *Store, n int64) {
-	s.unflushed.Add(n - store.unflushed.Swap(n))
+	s.unflushed.Add(-store.pending.bytes())
 }

@@ -42,8 +42,11 @@ type Store struct {
 	figures  atomic.Pointer[figures]
 	digests  digests
 
-	unflushed   atomic.Int64
+	pending pendingBytes
+	// flushWanted: the budget asked for a flush that is not over; asking again
+	// would only cut memtables short. flushOver: one ended, perhaps in an error.
 	flushWanted atomic.Bool
+	flushOver   atomic.Bool
 	backoff     atomic.Int64
 	kick        chan struct{}
 	closing     chan struct{}
