@@ -180,7 +180,7 @@ func (c *Client) deadlineError(o callOptions, last verdict, t *trail, cause erro
 		e.kinds = []error{ErrNoQuorum}
 		e.Message += ": no node knows a leader; check that a majority of the nodes runs and that they reach each other"
 	case !answered && last.reason == kvv1.Reason_REASON_UNSPECIFIED:
-		e.Message += ": no node answered; check the endpoints and that nodes run"
+		e.Message += ": no node answered in time; check the endpoints, and that a majority of the nodes runs and that they reach each other"
 	default:
 		e.Message += ": " + last.message
 	}
