@@ -6,6 +6,8 @@ import "github.com/spf13/cobra"
 // file of its own.
 func commands(g *globals) []*cobra.Command {
 	return []*cobra.Command{
+		newNodeCommand(),     // node.go
+		newConfigCommand(),   // config.go
 		newKVCommand(g),      // kv.go
 		newStatusCommand(g),  // status.go
 		newGroupCommand(g),   // group.go
