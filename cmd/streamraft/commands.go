@@ -8,6 +8,7 @@ func commands(g *globals) []*cobra.Command {
 	return []*cobra.Command{
 		newNodeCommand(),     // node.go
 		newConfigCommand(),   // config.go
+		newDemoCommand(g),    // demo.go
 		newKVCommand(g),      // kv.go
 		newStatusCommand(g),  // status.go
 		newGroupCommand(g),   // group.go
