@@ -2,7 +2,6 @@ package raftnode
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	raftv1 "github.com/streamraft/streamraft/proto/streamraft/raft/v1"
+	"github.com/streamraft/streamraft/raftnode/transport"
 )
 
 // Founding makes a list of empty nodes one cluster, exactly once.
@@ -205,11 +205,11 @@ func (n *Node) CheckHello(peer *raftv1.NodeHello) error {
 	n.identityMu.Lock()
 	defer n.identityMu.Unlock()
 	if !n.identity.founded() {
-		return errors.New("this node is not founded yet")
+		return fmt.Errorf("%w: node %s is not founded yet", transport.ErrNotReady, n.opts.Node)
 	}
 	if string(peer.GetClusterId()) != string(n.identity.node.GetClusterId()) {
 		if len(peer.GetClusterId()) == 0 {
-			return fmt.Errorf("node %s is not founded yet", peer.GetNode())
+			return fmt.Errorf("%w: node %s is not founded yet", transport.ErrNotReady, peer.GetNode())
 		}
 		return fmt.Errorf("node %s belongs to cluster %x, this node to cluster %x; one of them was started with the wrong directory or address list",
 			peer.GetNode(), peer.GetClusterId(), n.identity.node.GetClusterId())

@@ -15,8 +15,8 @@
 // and receives on the streams others opened to it. Both sides say hello first
 // and each decides by Handler.CheckHello; a fresh hello is taken from the
 // handler for every connection. A refusal travels as status FailedPrecondition
-// with the reason as its text, and each side logs a reason once, until it
-// changes. Lost and refused connections are tried again after an exponential,
+// (Aborted where it is only too early) with the reason as its text, and each
+// side logs a reason once, until it changes. Lost and refused connections are tried again after an exponential,
 // jittered back-off, which starts over after a connection that was stable.
 //
 // # Queues

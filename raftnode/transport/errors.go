@@ -17,6 +17,10 @@ var (
 	// says which, and what differs. Nothing is delivered until that changes.
 	ErrRefused = errors.New("transport: peer refused")
 
+	// ErrNotReady: one of two nodes cannot accept the other's hello yet, but
+	// expects to soon: it is being founded. The dialler tries again.
+	ErrNotReady = errors.New("transport: node not ready")
+
 	// ErrMalformed: bytes from a peer do not decode. The stream they came on was
 	// closed; raft sends again what was lost.
 	ErrMalformed = errors.New("transport: malformed")

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -11,7 +12,7 @@ import (
 // CheckPeer decides for a node whether to accept a peer's hello: the protocol
 // version, the limits and the name first, then Handler.CheckHello. local is the
 // node's own hello; expected is the name of the node that was dialled, empty
-// where the peer did the dialling. The error wraps ErrRefused; its text goes to
+// where the peer did the dialling. The error wraps ErrRefused, or ErrNotReady as the handler says; its text goes to
 // the peer. Every Transport accepts peers by this function.
 func CheckPeer(h Handler, local, peer *raftv1.NodeHello, expected string) error {
 	switch {
@@ -30,7 +31,9 @@ func CheckPeer(h Handler, local, peer *raftv1.NodeHello, expected string) error 
 	if n := proto.Size(peer); n > MaxHelloBytes {
 		return fmt.Errorf("%w: the hello of node %q has %d bytes, at most %d", ErrRefused, peer.GetNode(), n, MaxHelloBytes)
 	}
-	if err := h.CheckHello(peer); err != nil {
+	if err := h.CheckHello(peer); errors.Is(err, ErrNotReady) {
+		return err
+	} else if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -51,6 +52,21 @@ func TestRefusedHello(t *testing.T) {
 			eventually(t, "received", func() bool { return len(b.get(raftpb.MsgHeartbeat)) == 1 })
 		})
 	}
+}
+
+// A node that is not ready yet is no reason to alarm anybody.
+func TestNotReadyHello(t *testing.T) {
+	a, b := newTestNode(t, "n1"), newTestNode(t, "n2")
+	b.set(func() {
+		b.check = func(*raftv1.NodeHello) error { return fmt.Errorf("%w: founding", ErrNotReady) }
+	})
+	a.transport.SetPeer("n2", b.address)
+	eventually(t, "the dialler hears of it", func() bool { return a.log.count("peer not ready") == 1 })
+	if a.log.count("refused")+b.log.count("refused") != 0 {
+		t.Errorf("logged as a refusal:\n%s%s", a.log.buf.String(), b.log.buf.String())
+	}
+	b.set(func() { b.check = nil })
+	a.waitConnected("n2")
 }
 
 // The dialler refuses too: the other node accepted, but nothing is sent.

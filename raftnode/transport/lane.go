@@ -186,10 +186,13 @@ func (l *lane) handshake(stream connectStream, local *raftv1.NodeHello) error {
 	return CheckPeer(l.peer.handler, local, resp.GetHello(), l.peer.node)
 }
 
-// peerError makes a refusal by the peer an ErrRefused.
+// peerError makes a refusal by the peer an ErrRefused or ErrNotReady.
 func peerError(err error) error {
-	if s, ok := status.FromError(err); ok && s.Code() == codes.FailedPrecondition {
+	switch s, _ := status.FromError(err); s.Code() {
+	case codes.FailedPrecondition:
 		return fmt.Errorf("%w by the other side: %s", ErrRefused, s.Message())
+	case codes.Aborted:
+		return fmt.Errorf("%w, says the other side: %s", ErrNotReady, s.Message())
 	}
 	return err
 }

@@ -86,6 +86,8 @@ func (p *peer) logProblem(err error) {
 	case !changed:
 	case refused:
 		p.logger.Error("peer refused; no raft messages are exchanged", "address", address, "reason", err)
+	case errors.Is(err, ErrNotReady):
+		p.logger.Info("peer not ready; connecting again in the background", "address", address, "reason", err)
 	default:
 		p.logger.Warn("peer unreachable; connecting again in the background", "address", address, "reason", err)
 	}

@@ -122,7 +122,9 @@ func (in *inbound) serve(h Handler) error {
 		return status.Error(codes.DeadlineExceeded, "the peer said no hello in time")
 	}
 	local := h.Hello()
-	if err := CheckPeer(h, local, first.hello, ""); err != nil {
+	if err := CheckPeer(h, local, first.hello, ""); errors.Is(err, ErrNotReady) {
+		return status.Error(codes.Aborted, err.Error())
+	} else if err != nil {
 		in.t.logRefusal(first.hello.GetNode(), err)
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}

@@ -68,8 +68,9 @@ type Handler interface {
 	Hello() *raftv1.NodeHello
 
 	// CheckHello decides whether a peer may exchange raft messages with this
-	// node. The error is told to the peer and names what differs. The transport
-	// has compared the protocol version and the name it dialled already.
+	// node. The error is told to the peer and names what differs; it wraps
+	// ErrNotReady where trying again soon will help. The transport has compared
+	// the protocol version and the name it dialled already.
 	CheckHello(peer *raftv1.NodeHello) error
 
 	// Receive takes messages from a peer whose hello was accepted, in the

@@ -58,7 +58,9 @@ type KvServiceClient interface {
 	// Batch runs a list of writes atomically.
 	Batch(ctx context.Context, in *BatchRequest, opts ...grpc.CallOption) (*BatchResponse, error)
 	// Write pipelines writes: each carries a sequence, each is answered once,
-	// in any order.
+	// in any order. A stream that the server ends with UNAVAILABLE and a Failure
+	// of REASON_UNAVAILABLE has answered every write it took; the others were
+	// certainly not applied.
 	Write(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WriteRequest, WriteResponse], error)
 	// Digest has every replica compute a digest of its state at one index.
 	Digest(ctx context.Context, in *DigestRequest, opts ...grpc.CallOption) (*DigestResponse, error)
@@ -224,7 +226,9 @@ type KvServiceServer interface {
 	// Batch runs a list of writes atomically.
 	Batch(context.Context, *BatchRequest) (*BatchResponse, error)
 	// Write pipelines writes: each carries a sequence, each is answered once,
-	// in any order.
+	// in any order. A stream that the server ends with UNAVAILABLE and a Failure
+	// of REASON_UNAVAILABLE has answered every write it took; the others were
+	// certainly not applied.
 	Write(grpc.BidiStreamingServer[WriteRequest, WriteResponse]) error
 	// Digest has every replica compute a digest of its state at one index.
 	Digest(context.Context, *DigestRequest) (*DigestResponse, error)
