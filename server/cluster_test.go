@@ -87,7 +87,7 @@ func startCluster(t *testing.T, count int, change func(*Config)) []*testNode {
 	return nodes
 }
 
-func (n *testNode) connect(t *testing.T) {
+func (n *testNode) connect(t testing.TB) {
 	t.Helper()
 	conn, err := grpc.NewClient(n.Address(), grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallSendMsgSize(16<<20), grpc.MaxCallRecvMsgSize(maxMessageBytes)))
@@ -127,7 +127,7 @@ func testContext(t *testing.T) context.Context {
 }
 
 // eventually polls until a condition holds.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	ticker := time.NewTicker(2 * time.Millisecond)
 	defer ticker.Stop()

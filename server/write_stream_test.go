@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -213,20 +215,91 @@ func TestWriteStreamCancelled(t *testing.T) {
 	eventually(t, "nothing is in flight", func() bool { return n.inflight.used.Load() == 0 })
 }
 
+// BenchmarkWriteStream is what one pipelined put costs a cluster of one node in
+// memory, client and gRPC included: the server's part of the way of a write.
 func BenchmarkWriteStream(b *testing.B) {
-	batch := make([]finishedWrite, 256)
-	for i := range batch {
-		batch[i] = finishedWrite{sequence: uint64(i + 1), cost: 512, result: raftnode.Result{Revision: uint64(i)}}
+	n := benchNode(b)
+	stream, err := n.kv.Write(b.Context())
+	if err != nil {
+		b.Fatal(err)
 	}
-	b.Run("encode-answer", func(b *testing.B) {
-		b.ReportAllocs()
-		for range b.N {
-			plain := make([]plainResult, len(batch))
-			for i := range batch {
-				if batch[i].encode(&plain[i]).GetFailure() != nil {
-					b.Fatal("failed")
-				}
+	value := string(make([]byte, 256))
+	b.ReportAllocs()
+	b.ResetTimer()
+	go func() {
+		const batch = 64
+		for sequence := 1; sequence <= b.N; {
+			request := &kvv1.WriteRequest{}
+			for range min(batch, b.N-sequence+1) {
+				request.Writes = append(request.Writes, streamPut(uint64(sequence), "key-of-16-bytes!", value))
+				sequence++
+			}
+			if stream.Send(request) != nil {
+				return // Recv has the error
 			}
 		}
-	})
+		_ = stream.CloseSend()
+	}()
+	results := 0
+	for {
+		response, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, r := range response.GetResults() {
+			if r.GetFailure() != nil {
+				b.Fatal(r.GetFailure())
+			}
+			results++
+		}
+	}
+	if results != b.N {
+		b.Fatalf("%d results of %d writes", results, b.N)
+	}
+}
+
+// BenchmarkPut is one unary put after the other.
+func BenchmarkPut(b *testing.B) {
+	n := benchNode(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := n.kv.Put(b.Context(), &kvv1.PutRequest{Key: []byte("key-of-16-bytes!"), Value: make([]byte, 256)}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkGet is one linearizable get after the other.
+func BenchmarkGet(b *testing.B) {
+	n := benchNode(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := n.kv.Get(b.Context(), &kvv1.GetRequest{Key: []byte("key")}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func benchNode(b *testing.B) *testNode {
+	b.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	n := &testNode{config: testConfig("n1", "data", []raftnode.Founder{{Node: "n1", Address: l.Addr().String()}})}
+	n.config.MemtableBytes, n.config.LogSegmentBytes = 256<<20, 64<<20
+	if n.Server, err = Open(b.Context(), n.config, Options{FS: vfs.NewMem(), Listener: l, HTTPListener: h}); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = n.Close() })
+	n.connect(b)
+	eventually(b, "ready", func() bool { ready, _ := n.Ready(); return ready })
+	return n
 }
