@@ -227,7 +227,7 @@ func TestTruncatedFile(t *testing.T) {
 			fs := cloneFS(t, mem)
 			f, err := fs.Create(s.name, vfs.WriteCategoryUnspecified)
 			if err == nil {
-				_, err = f.Write(b[:size])
+				_, err = f.Write(bytes.Clone(b[:size]))
 				err = errors.Join(err, f.Close())
 			}
 			if err != nil {

@@ -126,6 +126,7 @@ func (k *keeper) create(name string) (spare, error) {
 	zeros := make([]byte, min(k.size, zeroBytes))
 	for left := k.size; left > 0 && err == nil; left -= int64(len(zeros)) {
 		zeros = zeros[:min(left, int64(len(zeros)))]
+		clear(zeros) // a vfs.File may change what it was given to write
 		_, err = f.Write(zeros)
 	}
 	if err == nil {

@@ -128,6 +128,7 @@ func (s *scanner) zero(offset int64) error {
 			return nil
 		}
 		if !allZero(b) {
+			clear(zeros) // a vfs.File may change what it was given to write
 			if _, err := s.segment.file.WriteAt(zeros[:len(b)], offset); err != nil {
 				return fmt.Errorf("raftlog: zero the torn tail of %s at offset %d: %w; check the disk", s.segment.name, offset, err)
 			}

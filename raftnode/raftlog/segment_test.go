@@ -215,3 +215,62 @@ func TestMixedBatch(t *testing.T) {
 		})
 	}
 }
+
+// scribbleFS changes what it was given to write, as a vfs.File may.
+type scribbleFS struct{ vfs.FS }
+
+func (f scribbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := f.FS.Create(name, c)
+	return scribbleFile{file}, err
+}
+
+func (f scribbleFS) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	file, err := f.FS.OpenReadWrite(name, c, opts...)
+	return scribbleFile{file}, err
+}
+
+type scribbleFile struct{ vfs.File }
+
+func scribble(b []byte) {
+	for i := range b {
+		b[i] = 0x55
+	}
+}
+
+func (f scribbleFile) Write(b []byte) (int, error) {
+	n, err := f.File.Write(bytes.Clone(b))
+	scribble(b)
+	return n, err
+}
+
+func (f scribbleFile) WriteAt(b []byte, offset int64) (int, error) {
+	n, err := f.File.WriteAt(bytes.Clone(b), offset)
+	scribble(b)
+	return n, err
+}
+
+// TestScribblingFile: nothing depends on a buffer after it was written.
+func TestScribblingFile(t *testing.T) {
+	mem := vfs.NewMem()
+	o := testOptions(scribbleFS{mem})
+	o.SegmentBytes = 1 << 20
+	l := mustOpen(t, o)
+	m := model{}
+	for i := range uint64(5) {
+		u := Update{Group: 1, Entries: entries(1, 1+i, 1, 100), HardState: hard(1, 1, i)}
+		mustAppend(t, l, true, u)
+		m.apply(u)
+	}
+	mustClose(t, l)
+	name, end := l.active().name, l.active().offset
+	if b := contents(t, mem, name); !allZero(b[end:]) {
+		t.Fatal("a new segment is not filled with zeros")
+	}
+	overwrite(t, mem, name, end, bytes.Repeat([]byte("torn"), 200<<10))
+	l = mustOpen(t, o)
+	checkState(t, l, m)
+	mustClose(t, l)
+	if b := contents(t, mem, name); !allZero(b[end:]) {
+		t.Fatal("the torn tail is not zero")
+	}
+}
