@@ -17,6 +17,10 @@ const (
 	// without an event, by applying; readinessIdle how often otherwise.
 	readinessPoll = 100 * time.Millisecond
 	readinessIdle = time.Second
+	// readinessGrace is how long a group may be without a leader before gRPC's
+	// health says so: handing leadership over takes a few milliseconds, and
+	// sending every client elsewhere for that would be worse than the gap.
+	readinessGrace = 500 * time.Millisecond
 )
 
 // readiness is whether a node may be sent requests, and if not, why.
@@ -83,6 +87,7 @@ func (s *Server) watchReadiness() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	was := false
+	var lost time.Time // since when it is not ready, while health says it is
 	for {
 		select {
 		case <-s.quit:
@@ -91,7 +96,14 @@ func (s *Server) watchReadiness() {
 		case <-timer.C:
 		}
 		now := s.currentReadiness()
-		if now.Ready != was && !s.draining.Load() {
+		switch {
+		case now.Ready || s.Err() != nil:
+			lost = time.Time{}
+		case was && lost.IsZero():
+			lost = time.Now()
+		}
+		within := !lost.IsZero() && time.Since(lost) < readinessGrace
+		if now.Ready != was && !within && !s.draining.Load() {
 			was = now.Ready
 			s.setHealth(now.Ready)
 			if now.Ready {
