@@ -22,6 +22,13 @@ type cluster struct {
 	checker *checker
 	network *faultnet.Network
 	members []*member
+
+	// onOperation, if set before the start, is called before every change of a
+	// node's disk.
+	onOperation func()
+	// reopened: the disks hold the state of another cluster, of whose log the
+	// checker knows nothing.
+	reopened bool
 }
 
 func newCluster(plan *Plan, verbose bool, t *trace, c *checker) (*cluster, error) {

@@ -33,6 +33,23 @@ type disk struct {
 	full bool
 	// before, if set, is called before every operation.
 	before func(errorfs.Op)
+
+	// Where a crash came between a write and a sync of the log: the disk with
+	// none and with all of what was written. What is left must be one of them.
+	none, all *vfs.MemFS
+}
+
+// remember notes what a crash of the old disk could leave.
+func (d *disk) remember(old *disk) {
+	d.none = old.mem.CrashClone(vfs.CrashCloneCfg{})
+	d.all = old.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: newRandom(0, 0)})
+}
+
+// watch has every operation announced.
+func (d *disk) watch(before func(errorfs.Op)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.before = before
 }
 
 // diskSpace is what a disk reports when it is not full.

@@ -124,6 +124,25 @@ func (in *injurer) carryOut(ctx context.Context, s step) {
 		in.trap(s, m.current(), trapAcknowledge)
 	case faultTrapAnswer:
 		in.trap(s, m.current(), trapAnswer)
+	case faultTrapOperation:
+		in.trap(s, m.current(), trapOperation)
+	case faultTrapSync:
+		if s.crash == crashNone || s.crash == crashKill {
+			s.crash = crashTorn // the others leave no half of a batch
+		}
+		if s.choice%3 == 0 {
+			in.trap(s, m.current(), trapSync)
+			break
+		}
+		// A node that has to catch up writes large batches.
+		c.network.Isolate(m.name)
+		c.checker.count(func(t *Totals) { t.Cuts++ })
+		in.later(s, func() {
+			if r := m.current(); r != nil {
+				in.trap(s, r, trapSync)
+			}
+			c.network.Rejoin(m.name)
+		})
 	case faultSyncError:
 		r := m.current()
 		r.failSync(1 + int(s.choice%20))
@@ -225,13 +244,18 @@ func (in *injurer) crashAll(s step, kind crashKind) {
 // crashed.
 func (in *injurer) trap(s step, r *run, kind trapKind) {
 	count := 1
-	if kind != trapVote {
+	switch kind {
+	case trapVote:
+		s.lasts += time.Second
+	case trapSync:
+		count += int(s.choice >> 16 % 6)
+		s.at, s.lasts = s.at+s.lasts, s.lasts/2
+	case trapOperation:
+		count += int(s.choice >> 16 % 200)
+	default:
 		count += int(s.choice >> 16 % 20)
 	}
 	r.arm(&trap{kind: kind, count: count, crash: s.crash, random: newRandom(s.choice, uint64(r.number))})
-	if kind == trapVote {
-		s.lasts += time.Second
-	}
 	in.later(s, func() {
 		if r.disarm() && r.member.last() == r {
 			r.member.crash(s.crash)

@@ -1,6 +1,7 @@
 package testcluster
 
 import (
+	"errors"
 	"math"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -13,10 +14,7 @@ import (
 func (m *member) inspectLog() {
 	c := m.cluster.checker
 	// The copy also is what the next Open finds: everything in it is synced.
-	fs := m.disk.mem.CrashClone(vfs.CrashCloneCfg{})
-	l, err := raftlog.Open(raftlog.Options{
-		FS: fs, Dir: fs.PathJoin(nodeDir, logDirName), SegmentBytes: m.cluster.plan.SegmentBytes, CacheBytes: -1,
-	})
+	l, err := m.openLog(m.disk.mem.CrashClone(vfs.CrashCloneCfg{}))
 	if err != nil {
 		c.violation("%s: the log that run %d left does not open: %v", m.name, m.runs, err)
 		return
@@ -24,8 +22,57 @@ func (m *member) inspectLog() {
 	for _, group := range groups() {
 		m.inspectGroup(l.Group(group), group)
 	}
+	if m.disk.none != nil {
+		m.compareLogs(l)
+	}
 	if err := l.Close(); err != nil {
 		c.violation("%s: close the copy of the log: %v", m.name, err)
+	}
+}
+
+func (m *member) openLog(fs *vfs.MemFS) (*raftlog.Log, error) {
+	return raftlog.Open(raftlog.Options{
+		FS: fs, Dir: fs.PathJoin(nodeDir, logDirName), SegmentBytes: m.cluster.plan.SegmentBytes, CacheBytes: -1,
+	})
+}
+
+// position is what a batch changes in a group, but for the commit index, which
+// batches of their own may change without a sync.
+type position struct{ last, lastTerm, term, vote uint64 }
+
+func positionOf(g *raftlog.Group) (position, error) {
+	hs, last := g.HardState(), g.LastIndex()
+	term, err := g.Term(last)
+	return position{last, term, hs.GetTerm(), hs.GetVote()}, err
+}
+
+// compareLogs checks that the batch which was being written when the node
+// crashed is there whole or not at all, in every group.
+func (m *member) compareLogs(l *raftlog.Log) {
+	c := m.cluster.checker
+	var bounds [2]*raftlog.Log
+	for i, fs := range []*vfs.MemFS{m.disk.none, m.disk.all} {
+		bound, err := m.openLog(fs)
+		if err != nil {
+			c.violation("%s: the log with %s of its last batch does not open: %v", m.name, []string{"none", "all"}[i], err)
+			return
+		}
+		defer func() {
+			if err := bound.Close(); err != nil {
+				c.violation("%s: close the copy of the log: %v", m.name, err)
+			}
+		}()
+		bounds[i] = bound
+	}
+	for _, group := range groups() {
+		left, err := positionOf(l.Group(group))
+		none, errNone := positionOf(bounds[0].Group(group))
+		all, errAll := positionOf(bounds[1].Group(group))
+		if err := errors.Join(err, errNone, errAll); err != nil {
+			c.violation("%s: group %d: %v", m.name, group, err)
+		} else if left != none && left != all {
+			c.violation("%s after its crash: group %d is at %+v, but the batch that was written led from %+v to %+v: half a batch", m.name, group, left, none, all)
+		}
 	}
 }
 

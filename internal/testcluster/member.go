@@ -131,6 +131,7 @@ func (m *member) start(ctx context.Context) error {
 	if r.shared, err = kv.NewShared(kv.SharedOptions{CacheBytes: 1 << 20, MemTableBytes: 16 << 20, OpenTables: 64}); err != nil {
 		return err
 	}
+	m.disk.watch(r.operation)
 	m.cluster.trace.add("%s starts", r)
 	node, err := raftnode.Open(ctx, m.options(r))
 	if err != nil {

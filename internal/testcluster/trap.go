@@ -1,6 +1,10 @@
 package testcluster
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
 
 // trapKind is the promise at which a node crashes.
 type trapKind string
@@ -9,6 +13,11 @@ const (
 	trapVote        trapKind = "a vote"             // given to a peer
 	trapAcknowledge trapKind = "an acknowledgement" // of entries, to the leader
 	trapAnswer      trapKind = "an answer to a client"
+
+	// Right before these nothing was promised, but much is half done: no virtual
+	// time passes between a write and its sync, so other crashes never come there.
+	trapSync      trapKind = "a sync of the log"
+	trapOperation trapKind = "a change of the file system"
 )
 
 // trap crashes a node at the very moment of a promise: it leaves, but nothing
@@ -16,7 +25,7 @@ const (
 // lost then; a crash at any other time rarely meets that moment.
 type trap struct {
 	kind   trapKind
-	count  int // of promises, the last of which springs it
+	count  int // of moments, the last of which springs it
 	crash  crashKind
 	random *rand.Rand
 }
@@ -36,16 +45,34 @@ func (r *run) disarm() (crashed bool) {
 	return r.crashed
 }
 
-// springs tells the trap of a promise; the caller holds r.mu.
-func (r *run) springs(kind trapKind) {
-	t := r.trap
-	if t == nil || t.kind != kind || r.crashed {
+// operation is called before each operation on the node's disk.
+func (r *run) operation(op errorfs.Op) {
+	if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
 		return
 	}
+	if f := r.member.cluster.onOperation; f != nil {
+		f()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.springs(trapOperation)
+	if op.Kind == errorfs.OpFileSyncData && isLogFile(op.Path) && r.springs(trapSync) {
+		r.left.remember(r.member.disk)
+	}
+}
+
+// springs tells the trap of such a moment, and whether that springs it; the
+// caller holds r.mu.
+func (r *run) springs(kind trapKind) bool {
+	t := r.trap
+	if t == nil || t.kind != kind || r.crashed {
+		return false
+	}
 	if t.count--; t.count > 0 {
-		return
+		return false
 	}
 	r.member.cluster.trace.add("%s is trapped by %s", r, kind)
 	r.member.cluster.checker.count(func(totals *Totals) { totals.Traps++; totals.countCrash(t.crash) })
 	r.crashLocked(t.crash, t.random)
+	return true
 }
