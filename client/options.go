@@ -42,7 +42,8 @@ type Options struct {
 	MaxRetries int
 
 	// BackoffBase is the first pause between attempts; it doubles with each up
-	// to BackoffMax, and half of it is random. Defaults 20 ms and 1 s.
+	// to BackoffMax, and half of it is random. Defaults 20 ms and 200 ms: a new leader is found
+	// soon after its election.
 	BackoffBase time.Duration
 	BackoffMax  time.Duration
 
@@ -75,7 +76,7 @@ func (o *Options) EnsureDefaults() {
 	setDefault(&o.RequestTimeout, 10*time.Second)
 	setDefault(&o.AttemptTimeout, 2*time.Second)
 	setDefault(&o.BackoffBase, 20*time.Millisecond)
-	setDefault(&o.BackoffMax, time.Second)
+	setDefault(&o.BackoffMax, 200*time.Millisecond)
 	setDefault(&o.Keepalive, 10*time.Second)
 	setDefault(&o.MaxMessageBytes, 8<<20)
 	if o.Logger == nil {
