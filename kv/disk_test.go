@@ -46,7 +46,7 @@ func TestDiskFull(t *testing.T) {
 		fault.on.Store(true)
 		flushed := make(chan error, 1)
 		go func() { flushed <- s.Flush() }()
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute) // virtual
 		select {
 		case err := <-flushed:
 			t.Fatalf("flushed onto a full disk: %v", err)

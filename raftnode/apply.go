@@ -194,6 +194,7 @@ func (a *applier) applyChange(e *raftpb.Entry) error {
 		return err
 	}
 	g.setMembers(proto.CloneOf(members))
+	_ = g.mailbox.putCall(g.publish) // fails only once the group has stopped
 	g.node.opts.Listener.MembershipApplied(MembershipInfo{
 		Group: g.id, Index: e.GetIndex(), Voters: members.GetVoters(), Learners: members.GetLearners(),
 	})

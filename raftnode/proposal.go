@@ -161,11 +161,13 @@ func (g *Group) submit(command []byte, done func(Result, error)) (*proposal, err
 	if len(command) > g.node.opts.MaxCommandBytes {
 		return nil, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, len(command), g.node.opts.MaxCommandBytes)
 	}
-	if g.node.noSpace.Load() {
-		return nil, fmt.Errorf("%w: node %s keeps %d bytes free; free some space and it goes on", ErrNoSpace, g.node.opts.Node, g.node.opts.DiskReserveBytes)
-	}
+	// First: a node without space has handed its leadership over, and clients
+	// must learn to whom.
 	if s := g.soft.Load(); s.role != RoleLeader {
 		return nil, g.notLeader()
+	}
+	if g.node.noSpace.Load() {
+		return nil, fmt.Errorf("%w: node %s keeps %d bytes free; free some space and it goes on", ErrNoSpace, g.node.opts.Node, g.node.opts.DiskReserveBytes)
 	}
 	size := len(command)
 	if !g.pending.admit(size, g.node.opts.MaxPendingBytes) {

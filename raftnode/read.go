@@ -26,6 +26,7 @@ const (
 
 // ReadOptions says what a read needs.
 type ReadOptions struct {
+	// Level is Linearizable unless set.
 	Level ReadLevel
 	// MinIndex makes the read wait until this index is applied here. 0: no wait
 	// beyond what Level asks for.

@@ -245,4 +245,5 @@ func (l *Log) knownGroups() []*Group {
 	return groups
 }
 
+// String names the group in messages.
 func (g *Group) String() string { return fmt.Sprintf("group %d", g.id) }
