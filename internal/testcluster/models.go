@@ -188,16 +188,14 @@ func describe(list []operation) string {
 // the value has seen its revision; a revision that nobody has seen cannot be
 // compared with either, and any unique one will do.
 func toPorcupine(list []operation) []porcupine.Operation {
-	seen := make(map[string]uint64)
-	for _, o := range list {
-		if out, ok := o.output.(*registerOutput); ok && out.value != "" {
-			seen[out.value] = out.revision
-		}
-	}
+	saw := observe(list)
 	result := make([]porcupine.Operation, 0, len(list))
 	for i, o := range list {
+		if o.output == nil && saw.never(o.input) {
+			continue
+		}
 		if in, ok := o.input.(registerInput); ok && o.output == nil {
-			if in.written = seen[in.value]; in.written == 0 {
+			if in.written = saw.revisions[in.value]; in.written == 0 {
 				in.written = math.MaxUint64 - uint64(i)
 			}
 			o.input = in
@@ -205,4 +203,46 @@ func toPorcupine(list []operation) []porcupine.Operation {
 		result = append(result, porcupine.Operation{ClientId: o.client, Input: o.input, Output: o.output, Call: o.call, Return: o.ret})
 	}
 	return result
+}
+
+// observed is what the answers in one partition show.
+type observed struct {
+	revisions map[string]uint64 // of values that were read
+	existence bool              // a delete told that there was a record
+	elements  []uint64          // sets that were read
+}
+
+func observe(list []operation) observed {
+	saw := observed{revisions: make(map[string]uint64)}
+	for _, o := range list {
+		switch out := o.output.(type) {
+		case *registerOutput:
+			if out.value != "" {
+				saw.revisions[out.value] = out.revision
+			}
+			saw.existence = saw.existence || o.input.(registerInput).kind == registerDelete && out.found
+		case *setOutput:
+			if o.input == (setInput{}) {
+				saw.elements = append(saw.elements, out.elements)
+			}
+		}
+	}
+	return saw
+}
+
+// never tells that nothing shows an uncertain write, so that the history is
+// linearizable with it if and only if it is without: between its effect and the
+// next write over it stands no answer that depends on it. The check takes
+// exponential time in the number of uncertain operations; leaving these out is
+// what keeps it short.
+func (saw *observed) never(input any) bool {
+	switch in := input.(type) {
+	case registerInput:
+		_, read := saw.revisions[in.value]
+		return !read && !saw.existence && (in.kind == registerPut || in.kind == registerSwap)
+	case setInput:
+		// A read after it, and before a clear, holds all of its elements.
+		return in.add != 0 && !slices.ContainsFunc(saw.elements, func(e uint64) bool { return e&in.add == in.add })
+	}
+	return false
 }
