@@ -78,11 +78,16 @@ func runDemo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) error
 		return fmt.Errorf("make a directory for the cluster: %w", err)
 	}
 	err = d.run(ctx, dir, source)
-	kept := o.keep && ctx.Err() == nil || len(d.report.Problems) > 0
+	// What went wrong is worth a look; what was interrupted is not.
+	kept := ctx.Err() == nil && (o.keep || len(d.report.Problems) > 0)
+	var cleanup error
 	if !kept {
-		err = errors.Join(err, os.RemoveAll(dir))
+		cleanup = os.RemoveAll(dir)
 	}
-	if err != nil {
+	if ctx.Err() != nil {
+		return errors.Join(fmt.Errorf("interrupted; no process is left: %w", context.Canceled), cleanup)
+	}
+	if err := errors.Join(err, cleanup); err != nil {
 		return err
 	}
 	d.report.finish(started)
@@ -130,6 +135,7 @@ func (d *demo) run(ctx context.Context, dir string, source importer.Source) (err
 // importData imports the data set and keeps what is needed to check it.
 func (d *demo) importData(ctx context.Context, source importer.Source) error {
 	d.imported = newImportCheck(source)
+	d.say("Importing %s", d.options.data)
 	bar := cliui.StartProgress(d.progress, "importing", source.Total())
 	summary, err := importer.Run(ctx, d.client, d.imported, importer.Options{
 		SkipBad: true, OnInput: func(n int) { bar.Add(uint64(n)) },
