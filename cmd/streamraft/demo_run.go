@@ -57,8 +57,7 @@ var errDemoFailed = errors.New("the demonstration failed: see the problems above
 // it, no process is left, and no directory unless it is asked for or needed to
 // see what went wrong.
 func runDemo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) error {
-	// A second Ctrl-C must not cut the cleaning up short; it takes moments.
-	release := holdSignals()
+	ctx, release := holdSignals(ctx)
 	defer release()
 	d := &demo{options: o, progress: io.Discard, say: func(string, ...any) {}}
 	if cliui.IsTerminal(stderr) {
@@ -85,9 +84,12 @@ func runDemo(ctx context.Context, o demoOptions, stdout, stderr io.Writer) error
 		cleanup = os.RemoveAll(dir)
 	}
 	if ctx.Err() != nil {
-		return errors.Join(fmt.Errorf("interrupted; no process is left: %w", context.Canceled), cleanup)
+		return withExitCode(exitInterrupted, errors.Join(errors.New("interrupted; no process is left"), cleanup))
 	}
 	if err := errors.Join(err, cleanup); err != nil {
+		if kept {
+			err = fmt.Errorf("%w\nThe cluster is kept in %s", err, dir)
+		}
 		return err
 	}
 	d.report.finish(started)
