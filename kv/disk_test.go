@@ -46,11 +46,10 @@ func TestDiskFull(t *testing.T) {
 		fault.on.Store(true)
 		flushed := make(chan error, 1)
 		go func() { flushed <- s.Flush() }()
-		<-time.After(time.Minute) // virtual
 		select {
 		case err := <-flushed:
 			t.Fatalf("flushed onto a full disk: %v", err)
-		default:
+		case <-time.After(time.Minute): // virtual
 		}
 		if n := fault.hits.Load(); n < 10 || n > 200 {
 			t.Fatalf("%d tries in a minute: want a back-off of up to a second", n)
