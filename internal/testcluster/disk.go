@@ -3,6 +3,7 @@ package testcluster
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -183,12 +184,18 @@ func tearFile(old, written *vfs.MemFS, path string, r *rand.Rand) error {
 	if err != nil || len(after) != len(before) {
 		return nil // another file had that name, or it was not whole yet
 	}
-	var torn []int
+	var torn []int // sectors that differ, then those that were written in time
 	for at := 0; at < len(before); at += sectorBytes {
 		end := min(at+sectorBytes, len(before))
-		if string(before[at:end]) != string(after[at:end]) && r.IntN(2) == 0 {
+		if string(before[at:end]) != string(after[at:end]) {
 			torn = append(torn, at)
 		}
+	}
+	if r.IntN(3) == 0 {
+		torn = slices.DeleteFunc(torn, func(int) bool { return r.IntN(2) == 0 })
+	} else {
+		// Disks mostly write in order.
+		torn = torn[:r.IntN(len(torn)+1)]
 	}
 	if len(torn) == 0 {
 		return nil

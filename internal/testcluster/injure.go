@@ -127,7 +127,7 @@ func (in *injurer) carryOut(ctx context.Context, s step) {
 	case faultTrapOperation:
 		in.trap(s, m.current(), trapOperation)
 	case faultTrapSync:
-		if s.crash == crashNone || s.crash == crashKill {
+		if s.crash != crashHalf || s.choice>>32%2 == 0 {
 			s.crash = crashTorn // the others leave no half of a batch
 		}
 		if s.choice%3 == 0 {
@@ -248,14 +248,17 @@ func (in *injurer) trap(s step, r *run, kind trapKind) {
 	case trapVote:
 		s.lasts += time.Second
 	case trapSync:
-		count += int(s.choice >> 16 % 6)
+		count += int(s.choice >> 16 % 2)
 		s.at, s.lasts = s.at+s.lasts, s.lasts/2
 	case trapOperation:
 		count += int(s.choice >> 16 % 200)
 	default:
 		count += int(s.choice >> 16 % 20)
 	}
-	r.arm(&trap{kind: kind, count: count, crash: s.crash, random: newRandom(s.choice, uint64(r.number))})
+	r.arm(&trap{
+		kind: kind, count: count, crash: s.crash, random: newRandom(s.choice, uint64(r.number)),
+		many: kind == trapSync && s.choice>>24%4 > 0,
+	})
 	in.later(s, func() {
 		if r.disarm() && r.member.last() == r {
 			r.member.crash(s.crash)

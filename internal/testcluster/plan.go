@@ -89,7 +89,7 @@ func faultWeights() []weighted[faultKind] {
 		{faultCrash, 26}, {faultCut, 6}, {faultCutOneWay, 7}, {faultIsolate, 10}, {faultSlow, 4},
 		{faultLossy, 8}, {faultCrashAll, 5}, {faultKillAll, 2}, {faultSyncError, 5}, {faultDiskFull, 5},
 		{faultSkew, 7}, {faultTransfer, 8}, {faultFlush, 6}, {faultStaleLeader, 8},
-		{faultTrapVote, 8}, {faultTrapAcknowledge, 8}, {faultTrapAnswer, 6}, {faultTrapSync, 10}, {faultTrapOperation, 8},
+		{faultTrapVote, 8}, {faultTrapAcknowledge, 8}, {faultTrapAnswer, 6}, {faultTrapSync, 14}, {faultTrapOperation, 8},
 	}
 }
 

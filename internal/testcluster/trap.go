@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/streamraft/streamraft/raftnode"
 )
 
 // trapKind is the promise at which a node crashes.
@@ -28,10 +30,14 @@ type trap struct {
 	count  int // of moments, the last of which springs it
 	crash  crashKind
 	random *rand.Rand
+	// many: only syncs of at least two new entries of the data group count.
+	many   bool
+	synced uint64 // last entry of it that an earlier sync made durable
 }
 
 // arm sets a trap, in place of one that was not sprung.
 func (r *run) arm(t *trap) {
+	t.synced = r.lastEntry()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.trap = t
@@ -53,12 +59,43 @@ func (r *run) operation(op errorfs.Op) {
 	if f := r.member.cluster.onOperation; f != nil {
 		f()
 	}
+	sync := op.Kind == errorfs.OpFileSyncData && isLogFile(op.Path)
+	last := uint64(0)
+	if sync && r.armed(trapSync) {
+		last = r.lastEntry()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.springs(trapOperation)
-	if op.Kind == errorfs.OpFileSyncData && isLogFile(op.Path) && r.springs(trapSync) {
-		r.left.remember(r.member.disk)
+	if sync && r.trap != nil {
+		few := r.trap.many && last < r.trap.synced+2
+		r.trap.synced = max(r.trap.synced, last)
+		if !few && r.springs(trapSync) {
+			r.left.remember(r.member.disk)
+		}
 	}
+}
+
+func (r *run) armed(kind trapKind) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.trap != nil && r.trap.kind == kind
+}
+
+// lastEntry returns the index of the last entry of the data group, written and
+// perhaps not synced; 0 while the node opens.
+func (r *run) lastEntry() uint64 {
+	r.mu.Lock()
+	node := r.node
+	r.mu.Unlock()
+	if node == nil {
+		return 0
+	}
+	g, err := node.Group(raftnode.FirstDataGroup)
+	if err != nil {
+		return 0
+	}
+	return g.Status().LastIndex
 }
 
 // springs tells the trap of such a moment, and whether that springs it; the
