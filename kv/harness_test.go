@@ -133,9 +133,6 @@ func must(data []byte, err error) []byte {
 
 func put(key, value string) []byte { return EncodePut(nil, []byte(key), []byte(value), nil) }
 func del(key string) []byte        { return EncodeDelete(nil, []byte(key), nil) }
-func delRange(start, end string) []byte {
-	return EncodeDeleteRange(nil, []byte(start), []byte(end), nil)
-}
 
 func ref(id, sequence, mark uint64) *kvv1.ClientSessionRef {
 	return &kvv1.ClientSessionRef{Id: id, Sequence: sequence, LowWaterMark: mark}

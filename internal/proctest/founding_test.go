@@ -2,7 +2,6 @@ package proctest
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -129,6 +128,6 @@ func TestFoundingTwice(t *testing.T) {
 		t.Fatalf("got %q, %v", record.Value, err)
 	}
 	if id := clusterID(t, c, "n1"); !ids[id] {
-		t.Fatal(fmt.Sprintf("the cluster is now %s", id))
+		t.Fatalf("the cluster is now %s", id)
 	}
 }
