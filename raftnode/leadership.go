@@ -101,7 +101,8 @@ func (g *Group) bestFollower() uint64 {
 }
 
 // Shutdown hands the node's leaderships over, as far as others take them before
-// ctx ends, and closes the node. The result is that of Close.
+// ctx ends, waits for the results of what was proposed before, and closes the
+// node. The result is that of Close.
 func (n *Node) Shutdown(ctx context.Context) error {
 	var transfers sync.WaitGroup
 	for _, g := range n.ordered {
@@ -111,11 +112,37 @@ func (n *Node) Shutdown(ctx context.Context) error {
 		transfers.Go(func() {
 			if err := g.TransferLeader(ctx, ""); err != nil {
 				g.log.Info("leadership was not handed over before the stop", "reason", err)
+				return
 			}
+			g.awaitResults(ctx)
 		})
 	}
 	transfers.Wait()
 	return n.Close()
+}
+
+// awaitResults waits until nothing is open that this replica proposed before it
+// handed its leadership over: the new leader commits it or puts something else
+// in its place, and either is a certain answer. Without a majority neither
+// comes, so it waits no longer than an election takes.
+func (g *Group) awaitResults(ctx context.Context) {
+	o := &g.node.opts
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(2*o.ElectionTicks)*o.TickInterval)
+	defer cancel()
+	ticker := time.NewTicker(o.TickInterval)
+	defer ticker.Stop()
+	for {
+		if open, _ := g.pending.size(); open == 0 {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-g.stopped:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // roleOf names raft's state.
