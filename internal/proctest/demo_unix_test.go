@@ -167,6 +167,7 @@ func TestDemoIsInterrupted(t *testing.T) {
 
 // A killed demonstration cannot remove its directory, but its nodes end.
 func TestDemoIsKilled(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux ends children with their parent")
 	}

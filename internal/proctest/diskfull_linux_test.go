@@ -138,6 +138,7 @@ func TestDiskFull(t *testing.T) {
 
 // Where there is nobody to hand over to, the client is told.
 func TestDiskFullAlone(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	smallDisk(t, dir)
 	c, connection := startCluster(t, smallDiskOptions(dir, 1))

@@ -50,6 +50,7 @@ func clusterID(t *testing.T, c *localcluster.Cluster, name string) (id string) {
 // Two wiped nodes are a majority: if they were let in, or founded a cluster of
 // their own, acknowledged writes would be gone.
 func TestFoundingWipe(t *testing.T) {
+	t.Parallel()
 	c, connection := startCluster(t, localcluster.Options{})
 	if _, err := connection.Put(t.Context(), []byte("key"), []byte("value")); err != nil {
 		t.Fatal(err)
@@ -93,6 +94,7 @@ func TestFoundingWipe(t *testing.T) {
 // The same command may be given again at any time, also where the first one was
 // killed somewhere on its way.
 func TestFoundingTwice(t *testing.T) {
+	t.Parallel()
 	c := newCluster(t, localcluster.Options{})
 	for round := range rounds() {
 		launch(t, c, c.Names()...)

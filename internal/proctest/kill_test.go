@@ -69,6 +69,7 @@ func TestLeaderKillGap(t *testing.T) {
 }
 
 func TestFrozenLeader(t *testing.T) {
+	t.Parallel()
 	c, connection := startCluster(t, localcluster.Options{})
 	l := startLoad(t, connection, "frozen", 100)
 	l.awaitMore(t, 500, 30*time.Second)
