@@ -9,6 +9,7 @@
 package adminv1
 
 import (
+	v1 "github.com/streamraft/streamraft/proto/streamraft/raft/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -22,6 +23,191 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// PlanKind is what a plan changes.
+type PlanKind int32
+
+const (
+	PlanKind_PLAN_KIND_UNSPECIFIED PlanKind = 0
+	PlanKind_PLAN_KIND_ADD         PlanKind = 1
+	PlanKind_PLAN_KIND_REPLACE     PlanKind = 2
+	PlanKind_PLAN_KIND_PROMOTE     PlanKind = 3
+	PlanKind_PLAN_KIND_REMOVE      PlanKind = 4
+)
+
+// Enum value maps for PlanKind.
+var (
+	PlanKind_name = map[int32]string{
+		0: "PLAN_KIND_UNSPECIFIED",
+		1: "PLAN_KIND_ADD",
+		2: "PLAN_KIND_REPLACE",
+		3: "PLAN_KIND_PROMOTE",
+		4: "PLAN_KIND_REMOVE",
+	}
+	PlanKind_value = map[string]int32{
+		"PLAN_KIND_UNSPECIFIED": 0,
+		"PLAN_KIND_ADD":         1,
+		"PLAN_KIND_REPLACE":     2,
+		"PLAN_KIND_PROMOTE":     3,
+		"PLAN_KIND_REMOVE":      4,
+	}
+)
+
+func (x PlanKind) Enum() *PlanKind {
+	p := new(PlanKind)
+	*p = x
+	return p
+}
+
+func (x PlanKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PlanKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_streamraft_admin_v1_admin_proto_enumTypes[0].Descriptor()
+}
+
+func (PlanKind) Type() protoreflect.EnumType {
+	return &file_streamraft_admin_v1_admin_proto_enumTypes[0]
+}
+
+func (x PlanKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PlanKind.Descriptor instead.
+func (PlanKind) EnumDescriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+// StepAction is what a step of a plan does in one group.
+type StepAction int32
+
+const (
+	StepAction_STEP_ACTION_UNSPECIFIED StepAction = 0
+	// Add the node's replica as a learner.
+	StepAction_STEP_ACTION_ADD_LEARNER StepAction = 1
+	// As before, beside a replica of the same node that it will replace.
+	StepAction_STEP_ACTION_ADD_REPLACEMENT StepAction = 2
+	// Make the learner a voter once it is caught up.
+	StepAction_STEP_ACTION_PROMOTE StepAction = 3
+	// Make the learner a voter and remove the node's earlier replicas, in one
+	// joint change.
+	StepAction_STEP_ACTION_SWAP StepAction = 4
+	// Remove the node's replicas.
+	StepAction_STEP_ACTION_REMOVE StepAction = 5
+)
+
+// Enum value maps for StepAction.
+var (
+	StepAction_name = map[int32]string{
+		0: "STEP_ACTION_UNSPECIFIED",
+		1: "STEP_ACTION_ADD_LEARNER",
+		2: "STEP_ACTION_ADD_REPLACEMENT",
+		3: "STEP_ACTION_PROMOTE",
+		4: "STEP_ACTION_SWAP",
+		5: "STEP_ACTION_REMOVE",
+	}
+	StepAction_value = map[string]int32{
+		"STEP_ACTION_UNSPECIFIED":     0,
+		"STEP_ACTION_ADD_LEARNER":     1,
+		"STEP_ACTION_ADD_REPLACEMENT": 2,
+		"STEP_ACTION_PROMOTE":         3,
+		"STEP_ACTION_SWAP":            4,
+		"STEP_ACTION_REMOVE":          5,
+	}
+)
+
+func (x StepAction) Enum() *StepAction {
+	p := new(StepAction)
+	*p = x
+	return p
+}
+
+func (x StepAction) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (StepAction) Descriptor() protoreflect.EnumDescriptor {
+	return file_streamraft_admin_v1_admin_proto_enumTypes[1].Descriptor()
+}
+
+func (StepAction) Type() protoreflect.EnumType {
+	return &file_streamraft_admin_v1_admin_proto_enumTypes[1]
+}
+
+func (x StepAction) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use StepAction.Descriptor instead.
+func (StepAction) EnumDescriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+// MemberState is the place of a node in the cluster.
+type MemberState int32
+
+const (
+	MemberState_MEMBER_STATE_UNSPECIFIED MemberState = 0
+	// Not in all groups yet.
+	MemberState_MEMBER_STATE_JOINING MemberState = 1
+	MemberState_MEMBER_STATE_LEARNER MemberState = 2
+	MemberState_MEMBER_STATE_VOTER   MemberState = 3
+	// A new directory is taking the place of the old one.
+	MemberState_MEMBER_STATE_REPLACING MemberState = 4
+	MemberState_MEMBER_STATE_REMOVING  MemberState = 5
+	MemberState_MEMBER_STATE_REMOVED   MemberState = 6
+)
+
+// Enum value maps for MemberState.
+var (
+	MemberState_name = map[int32]string{
+		0: "MEMBER_STATE_UNSPECIFIED",
+		1: "MEMBER_STATE_JOINING",
+		2: "MEMBER_STATE_LEARNER",
+		3: "MEMBER_STATE_VOTER",
+		4: "MEMBER_STATE_REPLACING",
+		5: "MEMBER_STATE_REMOVING",
+		6: "MEMBER_STATE_REMOVED",
+	}
+	MemberState_value = map[string]int32{
+		"MEMBER_STATE_UNSPECIFIED": 0,
+		"MEMBER_STATE_JOINING":     1,
+		"MEMBER_STATE_LEARNER":     2,
+		"MEMBER_STATE_VOTER":       3,
+		"MEMBER_STATE_REPLACING":   4,
+		"MEMBER_STATE_REMOVING":    5,
+		"MEMBER_STATE_REMOVED":     6,
+	}
+)
+
+func (x MemberState) Enum() *MemberState {
+	p := new(MemberState)
+	*p = x
+	return p
+}
+
+func (x MemberState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MemberState) Descriptor() protoreflect.EnumDescriptor {
+	return file_streamraft_admin_v1_admin_proto_enumTypes[2].Descriptor()
+}
+
+func (MemberState) Type() protoreflect.EnumType {
+	return &file_streamraft_admin_v1_admin_proto_enumTypes[2]
+}
+
+func (x MemberState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MemberState.Descriptor instead.
+func (MemberState) EnumDescriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
 
 // Role of a replica in its group.
 type Role int32
@@ -63,11 +249,11 @@ func (x Role) String() string {
 }
 
 func (Role) Descriptor() protoreflect.EnumDescriptor {
-	return file_streamraft_admin_v1_admin_proto_enumTypes[0].Descriptor()
+	return file_streamraft_admin_v1_admin_proto_enumTypes[3].Descriptor()
 }
 
 func (Role) Type() protoreflect.EnumType {
-	return &file_streamraft_admin_v1_admin_proto_enumTypes[0]
+	return &file_streamraft_admin_v1_admin_proto_enumTypes[3]
 }
 
 func (x Role) Number() protoreflect.EnumNumber {
@@ -76,7 +262,872 @@ func (x Role) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Role.Descriptor instead.
 func (Role) EnumDescriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+// NodePlan is a change of a node over all its groups. It is kept in the meta
+// group; the leader of that group carries it out, step by step.
+type NodePlan struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Kind            PlanKind               `protobuf:"varint,1,opt,name=kind,proto3,enum=streamraft.admin.v1.PlanKind" json:"kind,omitempty"`
+	Node            string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	Address         string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	NodeIncarnation []byte                 `protobuf:"bytes,4,opt,name=node_incarnation,json=nodeIncarnation,proto3" json:"node_incarnation,omitempty"`
+	// The node's replicas in question; none for a removal, which takes all.
+	Replicas      []*v1.ReplicaId `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	Steps         []*PlanStep     `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodePlan) Reset() {
+	*x = NodePlan{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodePlan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodePlan) ProtoMessage() {}
+
+func (x *NodePlan) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodePlan.ProtoReflect.Descriptor instead.
+func (*NodePlan) Descriptor() ([]byte, []int) {
 	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *NodePlan) GetKind() PlanKind {
+	if x != nil {
+		return x.Kind
+	}
+	return PlanKind_PLAN_KIND_UNSPECIFIED
+}
+
+func (x *NodePlan) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodePlan) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *NodePlan) GetNodeIncarnation() []byte {
+	if x != nil {
+		return x.NodeIncarnation
+	}
+	return nil
+}
+
+func (x *NodePlan) GetReplicas() []*v1.ReplicaId {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *NodePlan) GetSteps() []*PlanStep {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+// PlanStep is the part of a plan in one group.
+type PlanStep struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	Action        StepAction             `protobuf:"varint,2,opt,name=action,proto3,enum=streamraft.admin.v1.StepAction" json:"action,omitempty"`
+	Done          bool                   `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PlanStep) Reset() {
+	*x = PlanStep{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PlanStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PlanStep) ProtoMessage() {}
+
+func (x *PlanStep) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PlanStep.ProtoReflect.Descriptor instead.
+func (*PlanStep) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *PlanStep) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *PlanStep) GetAction() StepAction {
+	if x != nil {
+		return x.Action
+	}
+	return StepAction_STEP_ACTION_UNSPECIFIED
+}
+
+func (x *PlanStep) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+type AddNodeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Node  string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// host:port where the others reach it.
+	Address         string          `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	NodeIncarnation []byte          `protobuf:"bytes,3,opt,name=node_incarnation,json=nodeIncarnation,proto3" json:"node_incarnation,omitempty"`
+	Replicas        []*v1.ReplicaId `protobuf:"bytes,4,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// It replaces the node of its name.
+	Replace bool `protobuf:"varint,5,opt,name=replace,proto3" json:"replace,omitempty"`
+	// It stays a learner.
+	Learner       bool `protobuf:"varint,6,opt,name=learner,proto3" json:"learner,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddNodeRequest) Reset() {
+	*x = AddNodeRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddNodeRequest) ProtoMessage() {}
+
+func (x *AddNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddNodeRequest.ProtoReflect.Descriptor instead.
+func (*AddNodeRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *AddNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *AddNodeRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *AddNodeRequest) GetNodeIncarnation() []byte {
+	if x != nil {
+		return x.NodeIncarnation
+	}
+	return nil
+}
+
+func (x *AddNodeRequest) GetReplicas() []*v1.ReplicaId {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *AddNodeRequest) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+func (x *AddNodeRequest) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+type AddNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Plan          *NodePlan              `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddNodeResponse) Reset() {
+	*x = AddNodeResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddNodeResponse) ProtoMessage() {}
+
+func (x *AddNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddNodeResponse.ProtoReflect.Descriptor instead.
+func (*AddNodeResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *AddNodeResponse) GetPlan() *NodePlan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+type PromoteNodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteNodeRequest) Reset() {
+	*x = PromoteNodeRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteNodeRequest) ProtoMessage() {}
+
+func (x *PromoteNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteNodeRequest.ProtoReflect.Descriptor instead.
+func (*PromoteNodeRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *PromoteNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type PromoteNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Plan          *NodePlan              `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PromoteNodeResponse) Reset() {
+	*x = PromoteNodeResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PromoteNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PromoteNodeResponse) ProtoMessage() {}
+
+func (x *PromoteNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PromoteNodeResponse.ProtoReflect.Descriptor instead.
+func (*PromoteNodeResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PromoteNodeResponse) GetPlan() *NodePlan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+type RemoveNodeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeRequest) Reset() {
+	*x = RemoveNodeRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeRequest) ProtoMessage() {}
+
+func (x *RemoveNodeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeRequest.ProtoReflect.Descriptor instead.
+func (*RemoveNodeRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *RemoveNodeRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+type RemoveNodeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Plan          *NodePlan              `protobuf:"bytes,1,opt,name=plan,proto3" json:"plan,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemoveNodeResponse) Reset() {
+	*x = RemoveNodeResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemoveNodeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemoveNodeResponse) ProtoMessage() {}
+
+func (x *RemoveNodeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemoveNodeResponse.ProtoReflect.Descriptor instead.
+func (*RemoveNodeResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *RemoveNodeResponse) GetPlan() *NodePlan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+type ListMembersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMembersRequest) Reset() {
+	*x = ListMembersRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMembersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMembersRequest) ProtoMessage() {}
+
+func (x *ListMembersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMembersRequest.ProtoReflect.Descriptor instead.
+func (*ListMembersRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+type ListMembersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMembersResponse) Reset() {
+	*x = ListMembersResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMembersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMembersResponse) ProtoMessage() {}
+
+func (x *ListMembersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMembersResponse.ProtoReflect.Descriptor instead.
+func (*ListMembersResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ListMembersResponse) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+// Member is one node of the cluster.
+type Member struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Node    string                 `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Address string                 `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// Hex; of the newest directory of the node.
+	NodeIncarnation string           `protobuf:"bytes,3,opt,name=node_incarnation,json=nodeIncarnation,proto3" json:"node_incarnation,omitempty"`
+	State           MemberState      `protobuf:"varint,4,opt,name=state,proto3,enum=streamraft.admin.v1.MemberState" json:"state,omitempty"`
+	Replicas        []*MemberReplica `protobuf:"bytes,5,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// The plan in progress, or the removal that is done.
+	Plan *NodePlan `protobuf:"bytes,6,opt,name=plan,proto3" json:"plan,omitempty"`
+	// Why the plan's next step has not succeeded yet; it is tried again.
+	Problem       string `protobuf:"bytes,7,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Member) Reset() {
+	*x = Member{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Member) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Member) ProtoMessage() {}
+
+func (x *Member) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Member.ProtoReflect.Descriptor instead.
+func (*Member) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Member) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Member) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *Member) GetNodeIncarnation() string {
+	if x != nil {
+		return x.NodeIncarnation
+	}
+	return ""
+}
+
+func (x *Member) GetState() MemberState {
+	if x != nil {
+		return x.State
+	}
+	return MemberState_MEMBER_STATE_UNSPECIFIED
+}
+
+func (x *Member) GetReplicas() []*MemberReplica {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
+func (x *Member) GetPlan() *NodePlan {
+	if x != nil {
+		return x.Plan
+	}
+	return nil
+}
+
+func (x *Member) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+// MemberReplica is a replica of a node.
+type MemberReplica struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Group  uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	RaftId uint64                 `protobuf:"varint,2,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	// LEADER, FOLLOWER or LEARNER.
+	Role       Role   `protobuf:"varint,3,opt,name=role,proto3,enum=streamraft.admin.v1.Role" json:"role,omitempty"`
+	MatchIndex uint64 `protobuf:"varint,4,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
+	// Entries it is behind the leader's commit index.
+	Lag            uint64 `protobuf:"varint,5,opt,name=lag,proto3" json:"lag,omitempty"`
+	RecentlyActive bool   `protobuf:"varint,6,opt,name=recently_active,json=recentlyActive,proto3" json:"recently_active,omitempty"`
+	// The group's leader answered, so the three above are known.
+	Known         bool `protobuf:"varint,7,opt,name=known,proto3" json:"known,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemberReplica) Reset() {
+	*x = MemberReplica{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemberReplica) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemberReplica) ProtoMessage() {}
+
+func (x *MemberReplica) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemberReplica.ProtoReflect.Descriptor instead.
+func (*MemberReplica) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *MemberReplica) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *MemberReplica) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
+func (x *MemberReplica) GetRole() Role {
+	if x != nil {
+		return x.Role
+	}
+	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *MemberReplica) GetMatchIndex() uint64 {
+	if x != nil {
+		return x.MatchIndex
+	}
+	return 0
+}
+
+func (x *MemberReplica) GetLag() uint64 {
+	if x != nil {
+		return x.Lag
+	}
+	return 0
+}
+
+func (x *MemberReplica) GetRecentlyActive() bool {
+	if x != nil {
+		return x.RecentlyActive
+	}
+	return false
+}
+
+func (x *MemberReplica) GetKnown() bool {
+	if x != nil {
+		return x.Known
+	}
+	return false
+}
+
+type ChangeGroupRequest struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Group           uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	Action          StepAction             `protobuf:"varint,2,opt,name=action,proto3,enum=streamraft.admin.v1.StepAction" json:"action,omitempty"`
+	Node            string                 `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Address         string                 `protobuf:"bytes,4,opt,name=address,proto3" json:"address,omitempty"`
+	NodeIncarnation []byte                 `protobuf:"bytes,5,opt,name=node_incarnation,json=nodeIncarnation,proto3" json:"node_incarnation,omitempty"`
+	RaftId          uint64                 `protobuf:"varint,6,opt,name=raft_id,json=raftId,proto3" json:"raft_id,omitempty"`
+	// Only tell whether it would be refused.
+	CheckOnly     bool `protobuf:"varint,7,opt,name=check_only,json=checkOnly,proto3" json:"check_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeGroupRequest) Reset() {
+	*x = ChangeGroupRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeGroupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeGroupRequest) ProtoMessage() {}
+
+func (x *ChangeGroupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeGroupRequest.ProtoReflect.Descriptor instead.
+func (*ChangeGroupRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ChangeGroupRequest) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *ChangeGroupRequest) GetAction() StepAction {
+	if x != nil {
+		return x.Action
+	}
+	return StepAction_STEP_ACTION_UNSPECIFIED
+}
+
+func (x *ChangeGroupRequest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ChangeGroupRequest) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *ChangeGroupRequest) GetNodeIncarnation() []byte {
+	if x != nil {
+		return x.NodeIncarnation
+	}
+	return nil
+}
+
+func (x *ChangeGroupRequest) GetRaftId() uint64 {
+	if x != nil {
+		return x.RaftId
+	}
+	return 0
+}
+
+func (x *ChangeGroupRequest) GetCheckOnly() bool {
+	if x != nil {
+		return x.CheckOnly
+	}
+	return false
+}
+
+type ChangeGroupResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The step is done in this group.
+	Done          bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeGroupResponse) Reset() {
+	*x = ChangeGroupResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeGroupResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeGroupResponse) ProtoMessage() {}
+
+func (x *ChangeGroupResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeGroupResponse.ProtoReflect.Descriptor instead.
+func (*ChangeGroupResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ChangeGroupResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
 }
 
 type StatusRequest struct {
@@ -87,7 +1138,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -99,7 +1150,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[0]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -112,7 +1163,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{0}
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 type StatusResponse struct {
@@ -135,14 +1186,16 @@ type StatusResponse struct {
 	LogDiskBytes uint64         `protobuf:"varint,12,opt,name=log_disk_bytes,json=logDiskBytes,proto3" json:"log_disk_bytes,omitempty"`
 	Nodes        []*NodeAddress `protobuf:"bytes,13,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// Waiting for the other founders.
-	Founding      bool `protobuf:"varint,14,opt,name=founding,proto3" json:"founding,omitempty"`
+	Founding bool `protobuf:"varint,14,opt,name=founding,proto3" json:"founding,omitempty"`
+	// This node was removed from the cluster; its data is parked.
+	Removed       bool `protobuf:"varint,15,opt,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusResponse) Reset() {
 	*x = StatusResponse{}
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -154,7 +1207,7 @@ func (x *StatusResponse) String() string {
 func (*StatusResponse) ProtoMessage() {}
 
 func (x *StatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[1]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -167,7 +1220,7 @@ func (x *StatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusResponse.ProtoReflect.Descriptor instead.
 func (*StatusResponse) Descriptor() ([]byte, []int) {
-	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{1}
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatusResponse) GetNode() string {
@@ -268,6 +1321,13 @@ func (x *StatusResponse) GetFounding() bool {
 	return false
 }
 
+func (x *StatusResponse) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
 // NodeAddress is one node of the cluster, from the node directory.
 type NodeAddress struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -279,7 +1339,7 @@ type NodeAddress struct {
 
 func (x *NodeAddress) Reset() {
 	*x = NodeAddress{}
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -291,7 +1351,7 @@ func (x *NodeAddress) String() string {
 func (*NodeAddress) ProtoMessage() {}
 
 func (x *NodeAddress) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[2]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -304,7 +1364,7 @@ func (x *NodeAddress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeAddress.ProtoReflect.Descriptor instead.
 func (*NodeAddress) Descriptor() ([]byte, []int) {
-	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *NodeAddress) GetNode() string {
@@ -349,7 +1409,7 @@ type GroupStatus struct {
 
 func (x *GroupStatus) Reset() {
 	*x = GroupStatus{}
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -361,7 +1421,7 @@ func (x *GroupStatus) String() string {
 func (*GroupStatus) ProtoMessage() {}
 
 func (x *GroupStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[3]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -374,7 +1434,7 @@ func (x *GroupStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupStatus.ProtoReflect.Descriptor instead.
 func (*GroupStatus) Descriptor() ([]byte, []int) {
-	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GroupStatus) GetGroup() uint64 {
@@ -507,7 +1567,7 @@ type ReplicaStatus struct {
 
 func (x *ReplicaStatus) Reset() {
 	*x = ReplicaStatus{}
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +1579,7 @@ func (x *ReplicaStatus) String() string {
 func (*ReplicaStatus) ProtoMessage() {}
 
 func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[4]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +1592,7 @@ func (x *ReplicaStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaStatus.ProtoReflect.Descriptor instead.
 func (*ReplicaStatus) Descriptor() ([]byte, []int) {
-	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ReplicaStatus) GetRaftId() uint64 {
@@ -595,7 +1655,7 @@ type TransferLeaderRequest struct {
 
 func (x *TransferLeaderRequest) Reset() {
 	*x = TransferLeaderRequest{}
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -607,7 +1667,7 @@ func (x *TransferLeaderRequest) String() string {
 func (*TransferLeaderRequest) ProtoMessage() {}
 
 func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[5]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -620,7 +1680,7 @@ func (x *TransferLeaderRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderRequest.ProtoReflect.Descriptor instead.
 func (*TransferLeaderRequest) Descriptor() ([]byte, []int) {
-	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TransferLeaderRequest) GetGroup() uint64 {
@@ -646,7 +1706,7 @@ type TransferLeaderResponse struct {
 
 func (x *TransferLeaderResponse) Reset() {
 	*x = TransferLeaderResponse{}
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +1718,7 @@ func (x *TransferLeaderResponse) String() string {
 func (*TransferLeaderResponse) ProtoMessage() {}
 
 func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[6]
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +1731,7 @@ func (x *TransferLeaderResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferLeaderResponse.ProtoReflect.Descriptor instead.
 func (*TransferLeaderResponse) Descriptor() ([]byte, []int) {
-	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TransferLeaderResponse) GetLeaderNode() string {
@@ -685,8 +1745,67 @@ var File_streamraft_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1fstreamraft/admin/v1/admin.proto\x12\x13streamraft.admin.v1\"\x0f\n" +
-	"\rStatusRequest\"\x8c\x04\n" +
+	"\x1fstreamraft/admin/v1/admin.proto\x12\x13streamraft.admin.v1\x1a\x1dstreamraft/raft/v1/raft.proto\"\x86\x02\n" +
+	"\bNodePlan\x121\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x1d.streamraft.admin.v1.PlanKindR\x04kind\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12)\n" +
+	"\x10node_incarnation\x18\x04 \x01(\fR\x0fnodeIncarnation\x129\n" +
+	"\breplicas\x18\x05 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\x123\n" +
+	"\x05steps\x18\x06 \x03(\v2\x1d.streamraft.admin.v1.PlanStepR\x05steps\"m\n" +
+	"\bPlanStep\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\x04R\x05group\x127\n" +
+	"\x06action\x18\x02 \x01(\x0e2\x1f.streamraft.admin.v1.StepActionR\x06action\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\"\xd8\x01\n" +
+	"\x0eAddNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12)\n" +
+	"\x10node_incarnation\x18\x03 \x01(\fR\x0fnodeIncarnation\x129\n" +
+	"\breplicas\x18\x04 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\x12\x18\n" +
+	"\areplace\x18\x05 \x01(\bR\areplace\x12\x18\n" +
+	"\alearner\x18\x06 \x01(\bR\alearner\"D\n" +
+	"\x0fAddNodeResponse\x121\n" +
+	"\x04plan\x18\x01 \x01(\v2\x1d.streamraft.admin.v1.NodePlanR\x04plan\"(\n" +
+	"\x12PromoteNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"H\n" +
+	"\x13PromoteNodeResponse\x121\n" +
+	"\x04plan\x18\x01 \x01(\v2\x1d.streamraft.admin.v1.NodePlanR\x04plan\"'\n" +
+	"\x11RemoveNodeRequest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\"G\n" +
+	"\x12RemoveNodeResponse\x121\n" +
+	"\x04plan\x18\x01 \x01(\v2\x1d.streamraft.admin.v1.NodePlanR\x04plan\"\x14\n" +
+	"\x12ListMembersRequest\"L\n" +
+	"\x13ListMembersResponse\x125\n" +
+	"\amembers\x18\x01 \x03(\v2\x1b.streamraft.admin.v1.MemberR\amembers\"\xa6\x02\n" +
+	"\x06Member\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\x12)\n" +
+	"\x10node_incarnation\x18\x03 \x01(\tR\x0fnodeIncarnation\x126\n" +
+	"\x05state\x18\x04 \x01(\x0e2 .streamraft.admin.v1.MemberStateR\x05state\x12>\n" +
+	"\breplicas\x18\x05 \x03(\v2\".streamraft.admin.v1.MemberReplicaR\breplicas\x121\n" +
+	"\x04plan\x18\x06 \x01(\v2\x1d.streamraft.admin.v1.NodePlanR\x04plan\x12\x18\n" +
+	"\aproblem\x18\a \x01(\tR\aproblem\"\xdf\x01\n" +
+	"\rMemberReplica\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x17\n" +
+	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12-\n" +
+	"\x04role\x18\x03 \x01(\x0e2\x19.streamraft.admin.v1.RoleR\x04role\x12\x1f\n" +
+	"\vmatch_index\x18\x04 \x01(\x04R\n" +
+	"matchIndex\x12\x10\n" +
+	"\x03lag\x18\x05 \x01(\x04R\x03lag\x12'\n" +
+	"\x0frecently_active\x18\x06 \x01(\bR\x0erecentlyActive\x12\x14\n" +
+	"\x05known\x18\a \x01(\bR\x05known\"\xf4\x01\n" +
+	"\x12ChangeGroupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\x04R\x05group\x127\n" +
+	"\x06action\x18\x02 \x01(\x0e2\x1f.streamraft.admin.v1.StepActionR\x06action\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x18\n" +
+	"\aaddress\x18\x04 \x01(\tR\aaddress\x12)\n" +
+	"\x10node_incarnation\x18\x05 \x01(\fR\x0fnodeIncarnation\x12\x17\n" +
+	"\araft_id\x18\x06 \x01(\x04R\x06raftId\x12\x1d\n" +
+	"\n" +
+	"check_only\x18\a \x01(\bR\tcheckOnly\")\n" +
+	"\x13ChangeGroupResponse\x12\x12\n" +
+	"\x04done\x18\x01 \x01(\bR\x04done\"\x0f\n" +
+	"\rStatusRequest\"\xa6\x04\n" +
 	"\x0eStatusResponse\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x1d\n" +
@@ -703,7 +1822,8 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\x06groups\x18\v \x03(\v2 .streamraft.admin.v1.GroupStatusR\x06groups\x12$\n" +
 	"\x0elog_disk_bytes\x18\f \x01(\x04R\flogDiskBytes\x126\n" +
 	"\x05nodes\x18\r \x03(\v2 .streamraft.admin.v1.NodeAddressR\x05nodes\x12\x1a\n" +
-	"\bfounding\x18\x0e \x01(\bR\bfounding\";\n" +
+	"\bfounding\x18\x0e \x01(\bR\bfounding\x12\x18\n" +
+	"\aremoved\x18\x0f \x01(\bR\aremoved\";\n" +
 	"\vNodeAddress\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xc8\x04\n" +
@@ -743,16 +1863,44 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\"9\n" +
 	"\x16TransferLeaderResponse\x12\x1f\n" +
 	"\vleader_node\x18\x01 \x01(\tR\n" +
-	"leaderNode*f\n" +
+	"leaderNode*|\n" +
+	"\bPlanKind\x12\x19\n" +
+	"\x15PLAN_KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
+	"\rPLAN_KIND_ADD\x10\x01\x12\x15\n" +
+	"\x11PLAN_KIND_REPLACE\x10\x02\x12\x15\n" +
+	"\x11PLAN_KIND_PROMOTE\x10\x03\x12\x14\n" +
+	"\x10PLAN_KIND_REMOVE\x10\x04*\xae\x01\n" +
+	"\n" +
+	"StepAction\x12\x1b\n" +
+	"\x17STEP_ACTION_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17STEP_ACTION_ADD_LEARNER\x10\x01\x12\x1f\n" +
+	"\x1bSTEP_ACTION_ADD_REPLACEMENT\x10\x02\x12\x17\n" +
+	"\x13STEP_ACTION_PROMOTE\x10\x03\x12\x14\n" +
+	"\x10STEP_ACTION_SWAP\x10\x04\x12\x16\n" +
+	"\x12STEP_ACTION_REMOVE\x10\x05*\xc8\x01\n" +
+	"\vMemberState\x12\x1c\n" +
+	"\x18MEMBER_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14MEMBER_STATE_JOINING\x10\x01\x12\x18\n" +
+	"\x14MEMBER_STATE_LEARNER\x10\x02\x12\x16\n" +
+	"\x12MEMBER_STATE_VOTER\x10\x03\x12\x1a\n" +
+	"\x16MEMBER_STATE_REPLACING\x10\x04\x12\x19\n" +
+	"\x15MEMBER_STATE_REMOVING\x10\x05\x12\x18\n" +
+	"\x14MEMBER_STATE_REMOVED\x10\x06*f\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vROLE_LEADER\x10\x01\x12\x11\n" +
 	"\rROLE_FOLLOWER\x10\x02\x12\x12\n" +
 	"\x0eROLE_CANDIDATE\x10\x03\x12\x10\n" +
-	"\fROLE_LEARNER\x10\x042\xcc\x01\n" +
+	"\fROLE_LEARNER\x10\x042\xa7\x05\n" +
 	"\fAdminService\x12Q\n" +
 	"\x06Status\x12\".streamraft.admin.v1.StatusRequest\x1a#.streamraft.admin.v1.StatusResponse\x12i\n" +
-	"\x0eTransferLeader\x12*.streamraft.admin.v1.TransferLeaderRequest\x1a+.streamraft.admin.v1.TransferLeaderResponseBDZBgithub.com/streamraft/streamraft/proto/streamraft/admin/v1;adminv1b\x06proto3"
+	"\x0eTransferLeader\x12*.streamraft.admin.v1.TransferLeaderRequest\x1a+.streamraft.admin.v1.TransferLeaderResponse\x12T\n" +
+	"\aAddNode\x12#.streamraft.admin.v1.AddNodeRequest\x1a$.streamraft.admin.v1.AddNodeResponse\x12`\n" +
+	"\vPromoteNode\x12'.streamraft.admin.v1.PromoteNodeRequest\x1a(.streamraft.admin.v1.PromoteNodeResponse\x12]\n" +
+	"\n" +
+	"RemoveNode\x12&.streamraft.admin.v1.RemoveNodeRequest\x1a'.streamraft.admin.v1.RemoveNodeResponse\x12`\n" +
+	"\vListMembers\x12'.streamraft.admin.v1.ListMembersRequest\x1a(.streamraft.admin.v1.ListMembersResponse\x12`\n" +
+	"\vChangeGroup\x12'.streamraft.admin.v1.ChangeGroupRequest\x1a(.streamraft.admin.v1.ChangeGroupResponseBDZBgithub.com/streamraft/streamraft/proto/streamraft/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_streamraft_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -766,32 +1914,74 @@ func file_streamraft_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_streamraft_admin_v1_admin_proto_rawDescData
 }
 
-var file_streamraft_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_streamraft_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_streamraft_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_streamraft_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_streamraft_admin_v1_admin_proto_goTypes = []any{
-	(Role)(0),                      // 0: streamraft.admin.v1.Role
-	(*StatusRequest)(nil),          // 1: streamraft.admin.v1.StatusRequest
-	(*StatusResponse)(nil),         // 2: streamraft.admin.v1.StatusResponse
-	(*NodeAddress)(nil),            // 3: streamraft.admin.v1.NodeAddress
-	(*GroupStatus)(nil),            // 4: streamraft.admin.v1.GroupStatus
-	(*ReplicaStatus)(nil),          // 5: streamraft.admin.v1.ReplicaStatus
-	(*TransferLeaderRequest)(nil),  // 6: streamraft.admin.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 7: streamraft.admin.v1.TransferLeaderResponse
+	(PlanKind)(0),                  // 0: streamraft.admin.v1.PlanKind
+	(StepAction)(0),                // 1: streamraft.admin.v1.StepAction
+	(MemberState)(0),               // 2: streamraft.admin.v1.MemberState
+	(Role)(0),                      // 3: streamraft.admin.v1.Role
+	(*NodePlan)(nil),               // 4: streamraft.admin.v1.NodePlan
+	(*PlanStep)(nil),               // 5: streamraft.admin.v1.PlanStep
+	(*AddNodeRequest)(nil),         // 6: streamraft.admin.v1.AddNodeRequest
+	(*AddNodeResponse)(nil),        // 7: streamraft.admin.v1.AddNodeResponse
+	(*PromoteNodeRequest)(nil),     // 8: streamraft.admin.v1.PromoteNodeRequest
+	(*PromoteNodeResponse)(nil),    // 9: streamraft.admin.v1.PromoteNodeResponse
+	(*RemoveNodeRequest)(nil),      // 10: streamraft.admin.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),     // 11: streamraft.admin.v1.RemoveNodeResponse
+	(*ListMembersRequest)(nil),     // 12: streamraft.admin.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),    // 13: streamraft.admin.v1.ListMembersResponse
+	(*Member)(nil),                 // 14: streamraft.admin.v1.Member
+	(*MemberReplica)(nil),          // 15: streamraft.admin.v1.MemberReplica
+	(*ChangeGroupRequest)(nil),     // 16: streamraft.admin.v1.ChangeGroupRequest
+	(*ChangeGroupResponse)(nil),    // 17: streamraft.admin.v1.ChangeGroupResponse
+	(*StatusRequest)(nil),          // 18: streamraft.admin.v1.StatusRequest
+	(*StatusResponse)(nil),         // 19: streamraft.admin.v1.StatusResponse
+	(*NodeAddress)(nil),            // 20: streamraft.admin.v1.NodeAddress
+	(*GroupStatus)(nil),            // 21: streamraft.admin.v1.GroupStatus
+	(*ReplicaStatus)(nil),          // 22: streamraft.admin.v1.ReplicaStatus
+	(*TransferLeaderRequest)(nil),  // 23: streamraft.admin.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 24: streamraft.admin.v1.TransferLeaderResponse
+	(*v1.ReplicaId)(nil),           // 25: streamraft.raft.v1.ReplicaId
 }
 var file_streamraft_admin_v1_admin_proto_depIdxs = []int32{
-	4, // 0: streamraft.admin.v1.StatusResponse.groups:type_name -> streamraft.admin.v1.GroupStatus
-	3, // 1: streamraft.admin.v1.StatusResponse.nodes:type_name -> streamraft.admin.v1.NodeAddress
-	0, // 2: streamraft.admin.v1.GroupStatus.role:type_name -> streamraft.admin.v1.Role
-	5, // 3: streamraft.admin.v1.GroupStatus.replicas:type_name -> streamraft.admin.v1.ReplicaStatus
-	1, // 4: streamraft.admin.v1.AdminService.Status:input_type -> streamraft.admin.v1.StatusRequest
-	6, // 5: streamraft.admin.v1.AdminService.TransferLeader:input_type -> streamraft.admin.v1.TransferLeaderRequest
-	2, // 6: streamraft.admin.v1.AdminService.Status:output_type -> streamraft.admin.v1.StatusResponse
-	7, // 7: streamraft.admin.v1.AdminService.TransferLeader:output_type -> streamraft.admin.v1.TransferLeaderResponse
-	6, // [6:8] is the sub-list for method output_type
-	4, // [4:6] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	0,  // 0: streamraft.admin.v1.NodePlan.kind:type_name -> streamraft.admin.v1.PlanKind
+	25, // 1: streamraft.admin.v1.NodePlan.replicas:type_name -> streamraft.raft.v1.ReplicaId
+	5,  // 2: streamraft.admin.v1.NodePlan.steps:type_name -> streamraft.admin.v1.PlanStep
+	1,  // 3: streamraft.admin.v1.PlanStep.action:type_name -> streamraft.admin.v1.StepAction
+	25, // 4: streamraft.admin.v1.AddNodeRequest.replicas:type_name -> streamraft.raft.v1.ReplicaId
+	4,  // 5: streamraft.admin.v1.AddNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
+	4,  // 6: streamraft.admin.v1.PromoteNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
+	4,  // 7: streamraft.admin.v1.RemoveNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
+	14, // 8: streamraft.admin.v1.ListMembersResponse.members:type_name -> streamraft.admin.v1.Member
+	2,  // 9: streamraft.admin.v1.Member.state:type_name -> streamraft.admin.v1.MemberState
+	15, // 10: streamraft.admin.v1.Member.replicas:type_name -> streamraft.admin.v1.MemberReplica
+	4,  // 11: streamraft.admin.v1.Member.plan:type_name -> streamraft.admin.v1.NodePlan
+	3,  // 12: streamraft.admin.v1.MemberReplica.role:type_name -> streamraft.admin.v1.Role
+	1,  // 13: streamraft.admin.v1.ChangeGroupRequest.action:type_name -> streamraft.admin.v1.StepAction
+	21, // 14: streamraft.admin.v1.StatusResponse.groups:type_name -> streamraft.admin.v1.GroupStatus
+	20, // 15: streamraft.admin.v1.StatusResponse.nodes:type_name -> streamraft.admin.v1.NodeAddress
+	3,  // 16: streamraft.admin.v1.GroupStatus.role:type_name -> streamraft.admin.v1.Role
+	22, // 17: streamraft.admin.v1.GroupStatus.replicas:type_name -> streamraft.admin.v1.ReplicaStatus
+	18, // 18: streamraft.admin.v1.AdminService.Status:input_type -> streamraft.admin.v1.StatusRequest
+	23, // 19: streamraft.admin.v1.AdminService.TransferLeader:input_type -> streamraft.admin.v1.TransferLeaderRequest
+	6,  // 20: streamraft.admin.v1.AdminService.AddNode:input_type -> streamraft.admin.v1.AddNodeRequest
+	8,  // 21: streamraft.admin.v1.AdminService.PromoteNode:input_type -> streamraft.admin.v1.PromoteNodeRequest
+	10, // 22: streamraft.admin.v1.AdminService.RemoveNode:input_type -> streamraft.admin.v1.RemoveNodeRequest
+	12, // 23: streamraft.admin.v1.AdminService.ListMembers:input_type -> streamraft.admin.v1.ListMembersRequest
+	16, // 24: streamraft.admin.v1.AdminService.ChangeGroup:input_type -> streamraft.admin.v1.ChangeGroupRequest
+	19, // 25: streamraft.admin.v1.AdminService.Status:output_type -> streamraft.admin.v1.StatusResponse
+	24, // 26: streamraft.admin.v1.AdminService.TransferLeader:output_type -> streamraft.admin.v1.TransferLeaderResponse
+	7,  // 27: streamraft.admin.v1.AdminService.AddNode:output_type -> streamraft.admin.v1.AddNodeResponse
+	9,  // 28: streamraft.admin.v1.AdminService.PromoteNode:output_type -> streamraft.admin.v1.PromoteNodeResponse
+	11, // 29: streamraft.admin.v1.AdminService.RemoveNode:output_type -> streamraft.admin.v1.RemoveNodeResponse
+	13, // 30: streamraft.admin.v1.AdminService.ListMembers:output_type -> streamraft.admin.v1.ListMembersResponse
+	17, // 31: streamraft.admin.v1.AdminService.ChangeGroup:output_type -> streamraft.admin.v1.ChangeGroupResponse
+	25, // [25:32] is the sub-list for method output_type
+	18, // [18:25] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_streamraft_admin_v1_admin_proto_init() }
@@ -804,8 +1994,8 @@ func file_streamraft_admin_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_streamraft_admin_v1_admin_proto_rawDesc), len(file_streamraft_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   7,
+			NumEnums:      4,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -96,7 +96,9 @@ type NodeHello struct {
 	// The founding record, if the node holds one.
 	Founding *Founding `protobuf:"bytes,8,opt,name=founding,proto3" json:"founding,omitempty"`
 	// Pebble format major version of the node's state, for later transfers.
-	StateFormat   uint32 `protobuf:"varint,9,opt,name=state_format,json=stateFormat,proto3" json:"state_format,omitempty"`
+	StateFormat uint32 `protobuf:"varint,9,opt,name=state_format,json=stateFormat,proto3" json:"state_format,omitempty"`
+	// host:port where peers reach this node; empty if it does not know.
+	Address       string `protobuf:"bytes,10,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -192,6 +194,13 @@ func (x *NodeHello) GetStateFormat() uint32 {
 		return x.StateFormat
 	}
 	return 0
+}
+
+func (x *NodeHello) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
 }
 
 // ReplicaId names a group's replica: a random id, never reused.
@@ -433,7 +442,10 @@ type NodeRecord struct {
 	HistoryEpoch uint64 `protobuf:"varint,4,opt,name=history_epoch,json=historyEpoch,proto3" json:"history_epoch,omitempty"`
 	// The first log batch of every group is durable: from now on a group without
 	// a hard state means that the log was lost.
-	Started       bool `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"`
+	Started bool `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"`
+	// Set on a node that joined a cluster instead of founding it: its groups'
+	// logs begin empty.
+	Join          *JoinRecord `protobuf:"bytes,6,opt,name=join,proto3" json:"join,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -503,6 +515,86 @@ func (x *NodeRecord) GetStarted() bool {
 	return false
 }
 
+func (x *NodeRecord) GetJoin() *JoinRecord {
+	if x != nil {
+		return x.Join
+	}
+	return nil
+}
+
+// JoinRecord is how a node joined its cluster.
+type JoinRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Nodes to ask for admission.
+	Addresses []string `protobuf:"bytes,1,rep,name=addresses,proto3" json:"addresses,omitempty"`
+	// It takes the place of an earlier node of its name.
+	Replace bool `protobuf:"varint,2,opt,name=replace,proto3" json:"replace,omitempty"`
+	// It stays a learner until it is promoted by hand.
+	Learner bool `protobuf:"varint,3,opt,name=learner,proto3" json:"learner,omitempty"`
+	// The cluster took the request, so it need not be made again.
+	Accepted      bool `protobuf:"varint,4,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JoinRecord) Reset() {
+	*x = JoinRecord{}
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JoinRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JoinRecord) ProtoMessage() {}
+
+func (x *JoinRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JoinRecord.ProtoReflect.Descriptor instead.
+func (*JoinRecord) Descriptor() ([]byte, []int) {
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *JoinRecord) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+func (x *JoinRecord) GetReplace() bool {
+	if x != nil {
+		return x.Replace
+	}
+	return false
+}
+
+func (x *JoinRecord) GetLearner() bool {
+	if x != nil {
+		return x.Learner
+	}
+	return false
+}
+
+func (x *JoinRecord) GetAccepted() bool {
+	if x != nil {
+		return x.Accepted
+	}
+	return false
+}
+
 // ReplicaRecord is the content of a group's file REPLICA.
 type ReplicaRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -514,7 +606,7 @@ type ReplicaRecord struct {
 
 func (x *ReplicaRecord) Reset() {
 	*x = ReplicaRecord{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[6]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -526,7 +618,7 @@ func (x *ReplicaRecord) String() string {
 func (*ReplicaRecord) ProtoMessage() {}
 
 func (x *ReplicaRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[6]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -539,7 +631,7 @@ func (x *ReplicaRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaRecord.ProtoReflect.Descriptor instead.
 func (*ReplicaRecord) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{6}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReplicaRecord) GetGroup() uint64 {
@@ -579,7 +671,7 @@ type Membership struct {
 
 func (x *Membership) Reset() {
 	*x = Membership{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[7]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -591,7 +683,7 @@ func (x *Membership) String() string {
 func (*Membership) ProtoMessage() {}
 
 func (x *Membership) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[7]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -604,7 +696,7 @@ func (x *Membership) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Membership.ProtoReflect.Descriptor instead.
 func (*Membership) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{7}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Membership) GetClusterId() []byte {
@@ -684,14 +776,16 @@ type Replica struct {
 	Node    string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	Address string                 `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
 	// Index of the entry that added this replica.
-	AddedIndex    uint64 `protobuf:"varint,4,opt,name=added_index,json=addedIndex,proto3" json:"added_index,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	AddedIndex uint64 `protobuf:"varint,4,opt,name=added_index,json=addedIndex,proto3" json:"added_index,omitempty"`
+	// Incarnation of its node; empty for a founder.
+	NodeIncarnation []byte `protobuf:"bytes,5,opt,name=node_incarnation,json=nodeIncarnation,proto3" json:"node_incarnation,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[8]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -703,7 +797,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[8]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -716,7 +810,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{8}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Replica) GetRaftId() uint64 {
@@ -747,17 +841,28 @@ func (x *Replica) GetAddedIndex() uint64 {
 	return 0
 }
 
+func (x *Replica) GetNodeIncarnation() []byte {
+	if x != nil {
+		return x.NodeIncarnation
+	}
+	return nil
+}
+
 // MemberContext travels in a configuration change: who the changed raft ids are.
 type MemberContext struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Replicas      []*Replica             `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Replicas []*Replica             `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	// Who proposed the change, as in the header of a normal entry: the proposer
+	// finds its change again when it is applied.
+	Origin        uint64 `protobuf:"fixed64,2,opt,name=origin,proto3" json:"origin,omitempty"`
+	Sequence      uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MemberContext) Reset() {
 	*x = MemberContext{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[9]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +874,7 @@ func (x *MemberContext) String() string {
 func (*MemberContext) ProtoMessage() {}
 
 func (x *MemberContext) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[9]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +887,7 @@ func (x *MemberContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemberContext.ProtoReflect.Descriptor instead.
 func (*MemberContext) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{9}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *MemberContext) GetReplicas() []*Replica {
@@ -790,6 +895,20 @@ func (x *MemberContext) GetReplicas() []*Replica {
 		return x.Replicas
 	}
 	return nil
+}
+
+func (x *MemberContext) GetOrigin() uint64 {
+	if x != nil {
+		return x.Origin
+	}
+	return 0
+}
+
+func (x *MemberContext) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
 }
 
 // HelloRequest carries the caller's identity.
@@ -802,7 +921,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[10]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +933,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[10]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +946,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{10}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HelloRequest) GetHello() *NodeHello {
@@ -847,7 +966,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +978,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +991,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{11}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HelloResponse) GetHello() *NodeHello {
@@ -894,7 +1013,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -906,7 +1025,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -919,7 +1038,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{12}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ConnectRequest) GetHello() *NodeHello {
@@ -953,7 +1072,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1084,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1097,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{13}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConnectResponse) GetHello() *NodeHello {
@@ -1000,7 +1119,7 @@ type GroupMessage struct {
 
 func (x *GroupMessage) Reset() {
 	*x = GroupMessage{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1131,7 @@ func (x *GroupMessage) String() string {
 func (*GroupMessage) ProtoMessage() {}
 
 func (x *GroupMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1144,7 @@ func (x *GroupMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupMessage.ProtoReflect.Descriptor instead.
 func (*GroupMessage) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{14}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GroupMessage) GetGroup() uint64 {
@@ -1046,7 +1165,7 @@ var File_streamraft_raft_v1_raft_proto protoreflect.FileDescriptor
 
 const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"\n" +
-	"\x1dstreamraft/raft/v1/raft.proto\x12\x12streamraft.raft.v1\"\x8a\x03\n" +
+	"\x1dstreamraft/raft/v1/raft.proto\x12\x12streamraft.raft.v1\"\xa4\x03\n" +
 	"\tNodeHello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12\x1d\n" +
 	"\n" +
@@ -1057,7 +1176,9 @@ const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"\breplicas\x18\x06 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\x127\n" +
 	"\bfounders\x18\a \x03(\v2\x1b.streamraft.raft.v1.FounderR\bfounders\x128\n" +
 	"\bfounding\x18\b \x01(\v2\x1c.streamraft.raft.v1.FoundingR\bfounding\x12!\n" +
-	"\fstate_format\x18\t \x01(\rR\vstateFormat\":\n" +
+	"\fstate_format\x18\t \x01(\rR\vstateFormat\x12\x18\n" +
+	"\aaddress\x18\n" +
+	" \x01(\tR\aaddress\":\n" +
 	"\tReplicaId\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x17\n" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"7\n" +
@@ -1072,7 +1193,7 @@ const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12)\n" +
 	"\x10node_incarnation\x18\x03 \x01(\fR\x0fnodeIncarnation\x129\n" +
-	"\breplicas\x18\x04 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\"\xa9\x01\n" +
+	"\breplicas\x18\x04 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\"\xdd\x01\n" +
 	"\n" +
 	"NodeRecord\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12)\n" +
@@ -1080,7 +1201,14 @@ const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"\n" +
 	"cluster_id\x18\x03 \x01(\fR\tclusterId\x12#\n" +
 	"\rhistory_epoch\x18\x04 \x01(\x04R\fhistoryEpoch\x12\x18\n" +
-	"\astarted\x18\x05 \x01(\bR\astarted\">\n" +
+	"\astarted\x18\x05 \x01(\bR\astarted\x122\n" +
+	"\x04join\x18\x06 \x01(\v2\x1e.streamraft.raft.v1.JoinRecordR\x04join\"z\n" +
+	"\n" +
+	"JoinRecord\x12\x1c\n" +
+	"\taddresses\x18\x01 \x03(\tR\taddresses\x12\x18\n" +
+	"\areplace\x18\x02 \x01(\bR\areplace\x12\x18\n" +
+	"\alearner\x18\x03 \x01(\bR\alearner\x12\x1a\n" +
+	"\baccepted\x18\x04 \x01(\bR\baccepted\">\n" +
 	"\rReplicaRecord\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x17\n" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\"\xda\x02\n" +
@@ -1098,15 +1226,18 @@ const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"auto_leave\x18\b \x01(\bR\tautoLeave\x127\n" +
 	"\breplicas\x18\t \x03(\v2\x1b.streamraft.raft.v1.ReplicaR\breplicas\x12\x18\n" +
 	"\aremoved\x18\n" +
-	" \x03(\x04R\aremoved\"q\n" +
+	" \x03(\x04R\aremoved\"\x9c\x01\n" +
 	"\aReplica\x12\x17\n" +
 	"\araft_id\x18\x01 \x01(\x04R\x06raftId\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x1f\n" +
 	"\vadded_index\x18\x04 \x01(\x04R\n" +
-	"addedIndex\"H\n" +
+	"addedIndex\x12)\n" +
+	"\x10node_incarnation\x18\x05 \x01(\fR\x0fnodeIncarnation\"|\n" +
 	"\rMemberContext\x127\n" +
-	"\breplicas\x18\x01 \x03(\v2\x1b.streamraft.raft.v1.ReplicaR\breplicas\"C\n" +
+	"\breplicas\x18\x01 \x03(\v2\x1b.streamraft.raft.v1.ReplicaR\breplicas\x12\x16\n" +
+	"\x06origin\x18\x02 \x01(\x06R\x06origin\x12\x1a\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"C\n" +
 	"\fHelloRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1d.streamraft.raft.v1.NodeHelloR\x05hello\"D\n" +
 	"\rHelloResponse\x123\n" +
@@ -1141,7 +1272,7 @@ func file_streamraft_raft_v1_raft_proto_rawDescGZIP() []byte {
 }
 
 var file_streamraft_raft_v1_raft_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_streamraft_raft_v1_raft_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_streamraft_raft_v1_raft_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_streamraft_raft_v1_raft_proto_goTypes = []any{
 	(Lane)(0),               // 0: streamraft.raft.v1.Lane
 	(*NodeHello)(nil),       // 1: streamraft.raft.v1.NodeHello
@@ -1150,15 +1281,16 @@ var file_streamraft_raft_v1_raft_proto_goTypes = []any{
 	(*Founding)(nil),        // 4: streamraft.raft.v1.Founding
 	(*FoundingNode)(nil),    // 5: streamraft.raft.v1.FoundingNode
 	(*NodeRecord)(nil),      // 6: streamraft.raft.v1.NodeRecord
-	(*ReplicaRecord)(nil),   // 7: streamraft.raft.v1.ReplicaRecord
-	(*Membership)(nil),      // 8: streamraft.raft.v1.Membership
-	(*Replica)(nil),         // 9: streamraft.raft.v1.Replica
-	(*MemberContext)(nil),   // 10: streamraft.raft.v1.MemberContext
-	(*HelloRequest)(nil),    // 11: streamraft.raft.v1.HelloRequest
-	(*HelloResponse)(nil),   // 12: streamraft.raft.v1.HelloResponse
-	(*ConnectRequest)(nil),  // 13: streamraft.raft.v1.ConnectRequest
-	(*ConnectResponse)(nil), // 14: streamraft.raft.v1.ConnectResponse
-	(*GroupMessage)(nil),    // 15: streamraft.raft.v1.GroupMessage
+	(*JoinRecord)(nil),      // 7: streamraft.raft.v1.JoinRecord
+	(*ReplicaRecord)(nil),   // 8: streamraft.raft.v1.ReplicaRecord
+	(*Membership)(nil),      // 9: streamraft.raft.v1.Membership
+	(*Replica)(nil),         // 10: streamraft.raft.v1.Replica
+	(*MemberContext)(nil),   // 11: streamraft.raft.v1.MemberContext
+	(*HelloRequest)(nil),    // 12: streamraft.raft.v1.HelloRequest
+	(*HelloResponse)(nil),   // 13: streamraft.raft.v1.HelloResponse
+	(*ConnectRequest)(nil),  // 14: streamraft.raft.v1.ConnectRequest
+	(*ConnectResponse)(nil), // 15: streamraft.raft.v1.ConnectResponse
+	(*GroupMessage)(nil),    // 16: streamraft.raft.v1.GroupMessage
 }
 var file_streamraft_raft_v1_raft_proto_depIdxs = []int32{
 	2,  // 0: streamraft.raft.v1.NodeHello.replicas:type_name -> streamraft.raft.v1.ReplicaId
@@ -1166,23 +1298,24 @@ var file_streamraft_raft_v1_raft_proto_depIdxs = []int32{
 	4,  // 2: streamraft.raft.v1.NodeHello.founding:type_name -> streamraft.raft.v1.Founding
 	5,  // 3: streamraft.raft.v1.Founding.nodes:type_name -> streamraft.raft.v1.FoundingNode
 	2,  // 4: streamraft.raft.v1.FoundingNode.replicas:type_name -> streamraft.raft.v1.ReplicaId
-	9,  // 5: streamraft.raft.v1.Membership.replicas:type_name -> streamraft.raft.v1.Replica
-	9,  // 6: streamraft.raft.v1.MemberContext.replicas:type_name -> streamraft.raft.v1.Replica
-	1,  // 7: streamraft.raft.v1.HelloRequest.hello:type_name -> streamraft.raft.v1.NodeHello
-	1,  // 8: streamraft.raft.v1.HelloResponse.hello:type_name -> streamraft.raft.v1.NodeHello
-	1,  // 9: streamraft.raft.v1.ConnectRequest.hello:type_name -> streamraft.raft.v1.NodeHello
-	0,  // 10: streamraft.raft.v1.ConnectRequest.lane:type_name -> streamraft.raft.v1.Lane
-	15, // 11: streamraft.raft.v1.ConnectRequest.messages:type_name -> streamraft.raft.v1.GroupMessage
-	1,  // 12: streamraft.raft.v1.ConnectResponse.hello:type_name -> streamraft.raft.v1.NodeHello
-	11, // 13: streamraft.raft.v1.RaftService.Hello:input_type -> streamraft.raft.v1.HelloRequest
-	13, // 14: streamraft.raft.v1.RaftService.Connect:input_type -> streamraft.raft.v1.ConnectRequest
-	12, // 15: streamraft.raft.v1.RaftService.Hello:output_type -> streamraft.raft.v1.HelloResponse
-	14, // 16: streamraft.raft.v1.RaftService.Connect:output_type -> streamraft.raft.v1.ConnectResponse
-	15, // [15:17] is the sub-list for method output_type
-	13, // [13:15] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	7,  // 5: streamraft.raft.v1.NodeRecord.join:type_name -> streamraft.raft.v1.JoinRecord
+	10, // 6: streamraft.raft.v1.Membership.replicas:type_name -> streamraft.raft.v1.Replica
+	10, // 7: streamraft.raft.v1.MemberContext.replicas:type_name -> streamraft.raft.v1.Replica
+	1,  // 8: streamraft.raft.v1.HelloRequest.hello:type_name -> streamraft.raft.v1.NodeHello
+	1,  // 9: streamraft.raft.v1.HelloResponse.hello:type_name -> streamraft.raft.v1.NodeHello
+	1,  // 10: streamraft.raft.v1.ConnectRequest.hello:type_name -> streamraft.raft.v1.NodeHello
+	0,  // 11: streamraft.raft.v1.ConnectRequest.lane:type_name -> streamraft.raft.v1.Lane
+	16, // 12: streamraft.raft.v1.ConnectRequest.messages:type_name -> streamraft.raft.v1.GroupMessage
+	1,  // 13: streamraft.raft.v1.ConnectResponse.hello:type_name -> streamraft.raft.v1.NodeHello
+	12, // 14: streamraft.raft.v1.RaftService.Hello:input_type -> streamraft.raft.v1.HelloRequest
+	14, // 15: streamraft.raft.v1.RaftService.Connect:input_type -> streamraft.raft.v1.ConnectRequest
+	13, // 16: streamraft.raft.v1.RaftService.Hello:output_type -> streamraft.raft.v1.HelloResponse
+	15, // 17: streamraft.raft.v1.RaftService.Connect:output_type -> streamraft.raft.v1.ConnectResponse
+	16, // [16:18] is the sub-list for method output_type
+	14, // [14:16] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_streamraft_raft_v1_raft_proto_init() }
@@ -1196,7 +1329,7 @@ func file_streamraft_raft_v1_raft_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_streamraft_raft_v1_raft_proto_rawDesc), len(file_streamraft_raft_v1_raft_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

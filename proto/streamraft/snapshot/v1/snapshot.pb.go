@@ -776,8 +776,11 @@ type Open struct {
 	DiskFree uint64  `protobuf:"varint,12,opt,name=disk_free,json=diskFree,proto3" json:"disk_free,omitempty"`
 	Resume   *Resume `protobuf:"bytes,13,opt,name=resume,proto3" json:"resume,omitempty"`
 	// Bytes of Chunk.data the source may send at first.
-	CreditLimit   uint64 `protobuf:"varint,14,opt,name=credit_limit,json=creditLimit,proto3" json:"credit_limit,omitempty"`
-	Class         Class  `protobuf:"varint,15,opt,name=class,proto3,enum=streamraft.snapshot.v1.Class" json:"class,omitempty"`
+	CreditLimit uint64 `protobuf:"varint,14,opt,name=credit_limit,json=creditLimit,proto3" json:"credit_limit,omitempty"`
+	Class       Class  `protobuf:"varint,15,opt,name=class,proto3,enum=streamraft.snapshot.v1.Class" json:"class,omitempty"`
+	// Bytes that are missing still, as far as the receiver knows; 0: unknown. A
+	// source that has more to do than slots serves the shortest first.
+	BytesLeft     uint64 `protobuf:"varint,16,opt,name=bytes_left,json=bytesLeft,proto3" json:"bytes_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -915,6 +918,13 @@ func (x *Open) GetClass() Class {
 		return x.Class
 	}
 	return Class_CLASS_UNSPECIFIED
+}
+
+func (x *Open) GetBytesLeft() uint64 {
+	if x != nil {
+		return x.BytesLeft
+	}
+	return 0
 }
 
 // Resume says what of an image is staged already.
@@ -1222,9 +1232,11 @@ func (x *FileAck) GetResendFrom() uint64 {
 
 // Cancel ends the attempt.
 type Cancel struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=streamraft.snapshot.v1.Code" json:"code,omitempty"`
-	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Code    Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=streamraft.snapshot.v1.Code" json:"code,omitempty"`
+	Message string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	// The receiver keeps what it has and will go on from there: keep the image.
+	KeepPartial   bool `protobuf:"varint,3,opt,name=keep_partial,json=keepPartial,proto3" json:"keep_partial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1271,6 +1283,13 @@ func (x *Cancel) GetMessage() string {
 		return x.Message
 	}
 	return ""
+}
+
+func (x *Cancel) GetKeepPartial() bool {
+	if x != nil {
+		return x.KeepPartial
+	}
+	return false
 }
 
 // FetchResponse is what a source sends.
@@ -1577,11 +1596,12 @@ func (x *FileEnd) GetXxhash64() uint64 {
 	return 0
 }
 
-// End follows the last FileEnd.
+// End follows the last FileAck. It counts what was sent in this attempt.
 type End struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Files uint32                 `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`
-	Bytes uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// FileEnds sent, those of files sent again too, and the sum of their sizes.
+	Files uint32 `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// xxhash64 over the FileEnds in order: file, size, xxhash64, each 8 bytes
 	// little endian.
 	Digest        uint64 `protobuf:"varint,3,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -1703,10 +1723,13 @@ func (x *Abort) GetRetryAfterMs() uint64 {
 
 // Keepalive tells that the source lives while it has nothing to send.
 type Keepalive struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Phase         Phase                  `protobuf:"varint,1,opt,name=phase,proto3,enum=streamraft.snapshot.v1.Phase" json:"phase,omitempty"`
-	Done          uint64                 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
-	Total         uint64                 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Phase Phase                  `protobuf:"varint,1,opt,name=phase,proto3,enum=streamraft.snapshot.v1.Phase" json:"phase,omitempty"`
+	// Of the image in bytes; with PHASE_QUEUED done is the position, from 1.
+	Done  uint64 `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	Total uint64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// The source waits for its own pacing: this is no stall.
+	Paced         bool `protobuf:"varint,4,opt,name=paced,proto3" json:"paced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1760,6 +1783,13 @@ func (x *Keepalive) GetTotal() uint64 {
 		return x.Total
 	}
 	return 0
+}
+
+func (x *Keepalive) GetPaced() bool {
+	if x != nil {
+		return x.Paced
+	}
+	return false
 }
 
 // Control is a message about transfers on the raft transport. It is repeated
@@ -2425,6 +2455,7 @@ type StagedRecord struct {
 	//	*StagedRecord_File
 	//	*StagedRecord_Progress
 	//	*StagedRecord_Ready
+	//	*StagedRecord_Attempt
 	Record        isStagedRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2503,6 +2534,15 @@ func (x *StagedRecord) GetReady() *StagedReady {
 	return nil
 }
 
+func (x *StagedRecord) GetAttempt() *StagedAttempt {
+	if x != nil {
+		if x, ok := x.Record.(*StagedRecord_Attempt); ok {
+			return x.Attempt
+		}
+	}
+	return nil
+}
+
 type isStagedRecord_Record interface {
 	isStagedRecord_Record()
 }
@@ -2523,6 +2563,10 @@ type StagedRecord_Ready struct {
 	Ready *StagedReady `protobuf:"bytes,4,opt,name=ready,proto3,oneof"`
 }
 
+type StagedRecord_Attempt struct {
+	Attempt *StagedAttempt `protobuf:"bytes,5,opt,name=attempt,proto3,oneof"`
+}
+
 func (*StagedRecord_Manifest) isStagedRecord_Record() {}
 
 func (*StagedRecord_File) isStagedRecord_Record() {}
@@ -2531,7 +2575,10 @@ func (*StagedRecord_Progress) isStagedRecord_Record() {}
 
 func (*StagedRecord_Ready) isStagedRecord_Record() {}
 
-// StagedManifest is the first record: the image that is received.
+func (*StagedRecord_Attempt) isStagedRecord_Record() {}
+
+// StagedManifest names the image that is received. A later one takes the place
+// of an earlier one and of all files, progress and readiness before it.
 type StagedManifest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Transfer      []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
@@ -2592,12 +2639,14 @@ func (x *StagedManifest) GetSource() string {
 	return ""
 }
 
-// StagedFile: a file is complete, checked and published.
+// StagedFile: a file is complete, its digest was right, and it is published.
 type StagedFile struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	File          uint32                 `protobuf:"varint,1,opt,name=file,proto3" json:"file,omitempty"`
-	Size          uint64                 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
-	Xxhash64      uint64                 `protobuf:"varint,3,opt,name=xxhash64,proto3" json:"xxhash64,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	File     uint32                 `protobuf:"varint,1,opt,name=file,proto3" json:"file,omitempty"`
+	Size     uint64                 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Xxhash64 uint64                 `protobuf:"varint,3,opt,name=xxhash64,proto3" json:"xxhash64,omitempty"`
+	// The state machine has checked its content too.
+	Checked       bool `protobuf:"varint,4,opt,name=checked,proto3" json:"checked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2651,6 +2700,13 @@ func (x *StagedFile) GetXxhash64() uint64 {
 		return x.Xxhash64
 	}
 	return 0
+}
+
+func (x *StagedFile) GetChecked() bool {
+	if x != nil {
+		return x.Checked
+	}
+	return false
 }
 
 // StagedProgress: a file is durable up to offset; state resumes its digest.
@@ -2714,6 +2770,52 @@ func (x *StagedProgress) GetDigestState() []byte {
 	return nil
 }
 
+// StagedAttempt: an attempt of this number begins. It is written before the
+// source hears of it, so that numbers rise over restarts.
+type StagedAttempt struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Attempt       uint64                 `protobuf:"varint,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagedAttempt) Reset() {
+	*x = StagedAttempt{}
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagedAttempt) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagedAttempt) ProtoMessage() {}
+
+func (x *StagedAttempt) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagedAttempt.ProtoReflect.Descriptor instead.
+func (*StagedAttempt) Descriptor() ([]byte, []int) {
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *StagedAttempt) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
 // StagedReady: everything fallible is done.
 type StagedReady struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2726,7 +2828,7 @@ type StagedReady struct {
 
 func (x *StagedReady) Reset() {
 	*x = StagedReady{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[25]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2738,7 +2840,7 @@ func (x *StagedReady) String() string {
 func (*StagedReady) ProtoMessage() {}
 
 func (x *StagedReady) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[25]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2751,7 +2853,7 @@ func (x *StagedReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedReady.ProtoReflect.Descriptor instead.
 func (*StagedReady) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{25}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StagedReady) GetImage() []byte {
@@ -2812,7 +2914,7 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x16\n" +
 	"\x06schema\x18\x03 \x01(\rR\x06schema\x12!\n" +
-	"\fstate_format\x18\x04 \x01(\rR\vstateFormat\"\xb0\x04\n" +
+	"\fstate_format\x18\x04 \x01(\rR\vstateFormat\"\xcf\x04\n" +
 	"\x04Open\x12\x1a\n" +
 	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x1d\n" +
@@ -2830,7 +2932,9 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\tdisk_free\x18\f \x01(\x04R\bdiskFree\x126\n" +
 	"\x06resume\x18\r \x01(\v2\x1e.streamraft.snapshot.v1.ResumeR\x06resume\x12!\n" +
 	"\fcredit_limit\x18\x0e \x01(\x04R\vcreditLimit\x123\n" +
-	"\x05class\x18\x0f \x01(\x0e2\x1d.streamraft.snapshot.v1.ClassR\x05class\"^\n" +
+	"\x05class\x18\x0f \x01(\x0e2\x1d.streamraft.snapshot.v1.ClassR\x05class\x12\x1d\n" +
+	"\n" +
+	"bytes_left\x18\x10 \x01(\x04R\tbytesLeft\"^\n" +
 	"\x06Resume\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\fR\x05image\x12\x12\n" +
 	"\x04done\x18\x02 \x03(\rR\x04done\x12\x12\n" +
@@ -2849,10 +2953,11 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x04file\x18\x01 \x01(\rR\x04file\x12\x0e\n" +
 	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x1f\n" +
 	"\vresend_from\x18\x03 \x01(\x04R\n" +
-	"resendFrom\"T\n" +
+	"resendFrom\"w\n" +
 	"\x06Cancel\x120\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1c.streamraft.snapshot.v1.CodeR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"\xfa\x02\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12!\n" +
+	"\fkeep_partial\x18\x03 \x01(\bR\vkeepPartial\"\xfa\x02\n" +
 	"\rFetchResponse\x12>\n" +
 	"\bmanifest\x18\x01 \x01(\v2 .streamraft.snapshot.v1.ManifestH\x00R\bmanifest\x125\n" +
 	"\x05chunk\x18\x02 \x01(\v2\x1d.streamraft.snapshot.v1.ChunkH\x00R\x05chunk\x12<\n" +
@@ -2880,11 +2985,12 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05Abort\x120\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x1c.streamraft.snapshot.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12$\n" +
-	"\x0eretry_after_ms\x18\x03 \x01(\x04R\fretryAfterMs\"j\n" +
+	"\x0eretry_after_ms\x18\x03 \x01(\x04R\fretryAfterMs\"\x80\x01\n" +
 	"\tKeepalive\x123\n" +
 	"\x05phase\x18\x01 \x01(\x0e2\x1d.streamraft.snapshot.v1.PhaseR\x05phase\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x04R\x05total\"\x90\x02\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\x12\x14\n" +
+	"\x05paced\x18\x04 \x01(\bR\x05paced\"\x90\x02\n" +
 	"\aControl\x125\n" +
 	"\x05offer\x18\x01 \x01(\v2\x1d.streamraft.snapshot.v1.OfferH\x00R\x05offer\x12E\n" +
 	"\voffer_reply\x18\x02 \x01(\v2\".streamraft.snapshot.v1.OfferReplyH\x00R\n" +
@@ -2953,26 +3059,30 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x18\n" +
 	"\areplica\x18\x02 \x01(\x04R\areplica\x12\x1b\n" +
 	"\tmin_index\x18\x03 \x01(\x04R\bminIndex\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x9b\x02\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xde\x02\n" +
 	"\fStagedRecord\x12D\n" +
 	"\bmanifest\x18\x01 \x01(\v2&.streamraft.snapshot.v1.StagedManifestH\x00R\bmanifest\x128\n" +
 	"\x04file\x18\x02 \x01(\v2\".streamraft.snapshot.v1.StagedFileH\x00R\x04file\x12D\n" +
 	"\bprogress\x18\x03 \x01(\v2&.streamraft.snapshot.v1.StagedProgressH\x00R\bprogress\x12;\n" +
-	"\x05ready\x18\x04 \x01(\v2#.streamraft.snapshot.v1.StagedReadyH\x00R\x05readyB\b\n" +
+	"\x05ready\x18\x04 \x01(\v2#.streamraft.snapshot.v1.StagedReadyH\x00R\x05ready\x12A\n" +
+	"\aattempt\x18\x05 \x01(\v2%.streamraft.snapshot.v1.StagedAttemptH\x00R\aattemptB\b\n" +
 	"\x06record\"\x82\x01\n" +
 	"\x0eStagedManifest\x12\x1a\n" +
 	"\btransfer\x18\x01 \x01(\fR\btransfer\x12<\n" +
 	"\bmanifest\x18\x02 \x01(\v2 .streamraft.snapshot.v1.ManifestR\bmanifest\x12\x16\n" +
-	"\x06source\x18\x03 \x01(\tR\x06source\"P\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\"j\n" +
 	"\n" +
 	"StagedFile\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\rR\x04file\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x1a\n" +
-	"\bxxhash64\x18\x03 \x01(\x04R\bxxhash64\"_\n" +
+	"\bxxhash64\x18\x03 \x01(\x04R\bxxhash64\x12\x18\n" +
+	"\achecked\x18\x04 \x01(\bR\achecked\"_\n" +
 	"\x0eStagedProgress\x12\x12\n" +
 	"\x04file\x18\x01 \x01(\rR\x04file\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x04R\x06offset\x12!\n" +
-	"\fdigest_state\x18\x03 \x01(\fR\vdigestState\"M\n" +
+	"\fdigest_state\x18\x03 \x01(\fR\vdigestState\")\n" +
+	"\rStagedAttempt\x12\x18\n" +
+	"\aattempt\x18\x01 \x01(\x04R\aattempt\"M\n" +
 	"\vStagedReady\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\fR\x05image\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x12\n" +
@@ -3040,7 +3150,7 @@ func file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_streamraft_snapshot_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_streamraft_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_streamraft_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_streamraft_snapshot_v1_snapshot_proto_goTypes = []any{
 	(Kind)(0),              // 0: streamraft.snapshot.v1.Kind
 	(Class)(0),             // 1: streamraft.snapshot.v1.Class
@@ -3074,7 +3184,8 @@ var file_streamraft_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*StagedManifest)(nil), // 29: streamraft.snapshot.v1.StagedManifest
 	(*StagedFile)(nil),     // 30: streamraft.snapshot.v1.StagedFile
 	(*StagedProgress)(nil), // 31: streamraft.snapshot.v1.StagedProgress
-	(*StagedReady)(nil),    // 32: streamraft.snapshot.v1.StagedReady
+	(*StagedAttempt)(nil),  // 32: streamraft.snapshot.v1.StagedAttempt
+	(*StagedReady)(nil),    // 33: streamraft.snapshot.v1.StagedReady
 }
 var file_streamraft_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	0,  // 0: streamraft.snapshot.v1.Manifest.kind:type_name -> streamraft.snapshot.v1.Kind
@@ -3110,15 +3221,16 @@ var file_streamraft_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	29, // 30: streamraft.snapshot.v1.StagedRecord.manifest:type_name -> streamraft.snapshot.v1.StagedManifest
 	30, // 31: streamraft.snapshot.v1.StagedRecord.file:type_name -> streamraft.snapshot.v1.StagedFile
 	31, // 32: streamraft.snapshot.v1.StagedRecord.progress:type_name -> streamraft.snapshot.v1.StagedProgress
-	32, // 33: streamraft.snapshot.v1.StagedRecord.ready:type_name -> streamraft.snapshot.v1.StagedReady
-	7,  // 34: streamraft.snapshot.v1.StagedManifest.manifest:type_name -> streamraft.snapshot.v1.Manifest
-	12, // 35: streamraft.snapshot.v1.SnapshotService.Fetch:input_type -> streamraft.snapshot.v1.FetchRequest
-	16, // 36: streamraft.snapshot.v1.SnapshotService.Fetch:output_type -> streamraft.snapshot.v1.FetchResponse
-	36, // [36:37] is the sub-list for method output_type
-	35, // [35:36] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	33, // 33: streamraft.snapshot.v1.StagedRecord.ready:type_name -> streamraft.snapshot.v1.StagedReady
+	32, // 34: streamraft.snapshot.v1.StagedRecord.attempt:type_name -> streamraft.snapshot.v1.StagedAttempt
+	7,  // 35: streamraft.snapshot.v1.StagedManifest.manifest:type_name -> streamraft.snapshot.v1.Manifest
+	12, // 36: streamraft.snapshot.v1.SnapshotService.Fetch:input_type -> streamraft.snapshot.v1.FetchRequest
+	16, // 37: streamraft.snapshot.v1.SnapshotService.Fetch:output_type -> streamraft.snapshot.v1.FetchResponse
+	37, // [37:38] is the sub-list for method output_type
+	36, // [36:37] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_streamraft_snapshot_v1_snapshot_proto_init() }
@@ -3151,6 +3263,7 @@ func file_streamraft_snapshot_v1_snapshot_proto_init() {
 		(*StagedRecord_File)(nil),
 		(*StagedRecord_Progress)(nil),
 		(*StagedRecord_Ready)(nil),
+		(*StagedRecord_Attempt)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3158,7 +3271,7 @@ func file_streamraft_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_streamraft_snapshot_v1_snapshot_proto_rawDesc), len(file_streamraft_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
