@@ -175,6 +175,9 @@ func (a *applier) applyChange(e *raftpb.Entry) error {
 	}
 	var conf *raftpb.ConfState
 	g := a.group
+	// Its proposer is answered last, when Status shows the new membership.
+	own, done := g.ownChange(change), false
+	defer func() { g.finishChange(own, e.GetIndex(), done) }()
 	if err := g.call(context.Background(), func() { conf = g.raw.ApplyConfChange(change) }); err != nil {
 		return errStopped
 	}
@@ -198,6 +201,7 @@ func (a *applier) applyChange(e *raftpb.Entry) error {
 	g.node.opts.Listener.MembershipApplied(MembershipInfo{
 		Group: g.id, Index: e.GetIndex(), Voters: members.GetVoters(), Learners: members.GetLearners(),
 	})
+	done = true
 	return nil
 }
 

@@ -3,6 +3,7 @@ package raftnode
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,6 +20,12 @@ import (
 //
 // Errors: ErrNotLeader, ErrFailed, ErrClosed, or one that says what is wrong.
 func (g *Group) TransferLeader(ctx context.Context, node string) error {
+	return g.transferLeader(ctx, func() (uint64, error) { return g.transferTarget(node) })
+}
+
+// transferLeader hands over to the raft id that choose, called on the step
+// goroutine, returns.
+func (g *Group) transferLeader(ctx context.Context, choose func() (uint64, error)) error {
 	var target uint64
 	var problem error
 	err := g.call(ctx, func() {
@@ -26,7 +33,7 @@ func (g *Group) TransferLeader(ctx context.Context, node string) error {
 			problem = g.notLeader()
 			return
 		}
-		if target, problem = g.transferTarget(node); problem == nil {
+		if target, problem = choose(); problem == nil {
 			g.raw.TransferLeader(target)
 			g.handleReady()
 		}
@@ -73,27 +80,30 @@ func (g *Group) transferTarget(node string) (uint64, error) {
 		}
 		return 0, fmt.Errorf("raftnode: group %d: no other voter answers", g.id)
 	}
+	learner := false
 	for _, r := range g.soft.Load().replicas {
-		if r.Node != node {
-			continue
-		}
-		if r.RaftID == g.raftID {
+		switch {
+		case r.Node != node:
+		case r.RaftID == g.raftID:
 			return 0, fmt.Errorf("raftnode: group %d: node %s is the leader already", g.id, node)
+		case r.Learner: // a node that is being replaced has a voter too
+			learner = true
+		default:
+			return r.RaftID, nil
 		}
-		if r.Learner {
-			return 0, fmt.Errorf("raftnode: group %d: node %s is a learner; only voters can lead", g.id, node)
-		}
-		return r.RaftID, nil
+	}
+	if learner {
+		return 0, fmt.Errorf("raftnode: group %d: node %s is a learner; only voters can lead", g.id, node)
 	}
 	return 0, fmt.Errorf("raftnode: group %d: node %s has no replica of it", g.id, node)
 }
 
-// bestFollower returns the active voter with the longest log, or 0. It runs on
-// the step goroutine of a leader.
-func (g *Group) bestFollower() uint64 {
+// bestFollower returns the active voter with the longest log that is none of
+// except, or 0. It runs on the step goroutine of a leader.
+func (g *Group) bestFollower(except ...uint64) uint64 {
 	best, match := uint64(raft.None), uint64(0)
 	g.raw.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
-		if id != g.raftID && typ == raft.ProgressTypePeer && pr.RecentActive && (best == raft.None || pr.Match > match) {
+		if id != g.raftID && !slices.Contains(except, id) && typ == raft.ProgressTypePeer && pr.RecentActive && (best == raft.None || pr.Match > match) {
 			best, match = id, pr.Match
 		}
 	})

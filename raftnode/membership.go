@@ -63,6 +63,7 @@ func membershipAfter(old *raftv1.Membership, conf *raftpb.ConfState, context []b
 		}
 		m.Replicas = append(m.Replicas, &raftv1.Replica{
 			RaftId: r.GetRaftId(), Node: r.GetNode(), Address: r.GetAddress(), AddedIndex: index,
+			NodeIncarnation: r.GetNodeIncarnation(),
 		})
 	}
 	named := func(id uint64) bool {

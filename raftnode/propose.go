@@ -114,7 +114,11 @@ func (g *Group) proposeError(err error) error {
 
 // locate notes the position of an entry that raft appended, if it is ours.
 func (g *Group) locate(e *raftpb.Entry) {
-	if e.GetType() != raftpb.EntryNormal || len(e.GetData()) == 0 {
+	if e.GetType() != raftpb.EntryNormal {
+		g.locateChange(e)
+		return
+	}
+	if len(e.GetData()) == 0 {
 		return
 	}
 	if h, _, err := decodePayloadHeader(e.GetData()); err == nil && h.origin == g.origin {

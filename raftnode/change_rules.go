@@ -1,0 +1,136 @@
+package raftnode
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/tracker"
+)
+
+// errSilent marks refusals because members do not answer: raft resets what it
+// knows of that once per election timeout, so a moment later it may differ.
+var errSilent = errors.New("a member does not answer")
+
+// checkChange holds a change against the rules. It runs on the step goroutine:
+// no change can come between it and the membership it looks at but through the
+// log, and raft takes none while one is not applied.
+func (g *Group) checkChange(change *Change) error {
+	if g.soft.Load().role != RoleLeader {
+		return g.notLeader()
+	}
+	if len(change.AddLearners)+len(change.Promote)+len(change.Remove) == 0 {
+		return g.refuseChange("it changes nothing")
+	}
+	members := g.members.Load()
+	if len(members.GetVotersOutgoing()) > 0 {
+		return fmt.Errorf("%w: group %d is still leaving a joint configuration", ErrChangePending, g.id)
+	}
+	named := make(map[uint64]bool)
+	once := func(id uint64) error {
+		if id == raft.None || named[id] {
+			return g.refuseChange("raft id %d is zero or named twice", id)
+		}
+		named[id] = true
+		return nil
+	}
+	for _, r := range change.AddLearners {
+		if err := errors.Join(once(r.RaftID), g.checkNewReplica(&r)); err != nil {
+			return err
+		}
+	}
+	voters := slices.Clone(members.GetVoters())
+	for _, id := range change.Promote {
+		if err := once(id); err != nil {
+			return err
+		}
+		if !slices.Contains(members.GetLearners(), id) {
+			return g.refuseChange("replica %x is not one of its learners; only a learner can be promoted", id)
+		}
+		if err := g.checkCaughtUp(id); err != nil {
+			return err
+		}
+		voters = append(voters, id)
+	}
+	for _, id := range change.Remove {
+		if err := once(id); err != nil {
+			return err
+		}
+		switch {
+		case slices.Contains(voters, id):
+			voters = slices.DeleteFunc(voters, func(v uint64) bool { return v == id })
+		case !slices.Contains(members.GetLearners(), id):
+			return g.refuseChange("replica %x is no member of it", id)
+		}
+	}
+	return g.checkMajority(voters)
+}
+
+func (g *Group) refuseChange(format string, args ...any) error {
+	return fmt.Errorf("%w: group %d: %w", ErrChangeRefused, g.id, fmt.Errorf(format, args...))
+}
+
+func (g *Group) checkNewReplica(r *NewReplica) error {
+	members := g.members.Load()
+	if err := checkNodeName(r.Node); err != nil {
+		return g.refuseChange("%w", err)
+	}
+	if r.Address == "" {
+		return g.refuseChange("node %s has no address", r.Node)
+	}
+	if slices.Contains(members.GetRemoved(), r.RaftID) {
+		return g.refuseChange("replica %x of node %s was removed and never comes back; start the node with an empty directory", r.RaftID, r.Node)
+	}
+	for _, o := range members.GetReplicas() {
+		if o.GetRaftId() == r.RaftID {
+			return g.refuseChange("replica %x is a member already, on node %s", r.RaftID, o.GetNode())
+		}
+		if o.GetAddress() == r.Address && o.GetNode() != r.Node {
+			return g.refuseChange("address %s is that of node %s", r.Address, o.GetNode())
+		}
+	}
+	return nil
+}
+
+// checkCaughtUp refuses a learner that as a voter would hold up commits until
+// it has caught up (raft thesis, section 4.2.1).
+func (g *Group) checkCaughtUp(id uint64) error {
+	var pr tracker.Progress
+	g.raw.WithProgress(func(other uint64, _ raft.ProgressType, p tracker.Progress) {
+		if other == id {
+			pr = p
+		}
+	})
+	commit := g.raw.BasicStatus().HardState.GetCommit()
+	if behind := commit - min(commit, pr.Match); behind > maxPromotionLag || pr.State == tracker.StateSnapshot {
+		return g.refuseChange("node %s is %d entries behind, at most %d; wait until it has caught up", g.nodeOf(id), behind, maxPromotionLag)
+	}
+	if !pr.RecentActive {
+		return g.refuseChange("%w: learner on node %s; start it or mend its connection", errSilent, g.nodeOf(id))
+	}
+	return nil
+}
+
+// checkMajority refuses a set of voters of which no majority answers now.
+func (g *Group) checkMajority(voters []uint64) error {
+	if len(voters) == 0 {
+		return g.refuseChange("it would have no voter left")
+	}
+	active := map[uint64]bool{g.raftID: true}
+	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		active[id] = active[id] || pr.RecentActive
+	})
+	var silent []string
+	for _, id := range voters {
+		if !active[id] {
+			silent = append(silent, g.nodeOf(id))
+		}
+	}
+	if need := len(voters)/2 + 1; len(voters)-len(silent) < need {
+		return g.refuseChange("%w: of the %d voters after it only %d would answer (not: %s), and %d are needed, so the group would stand still",
+			errSilent, len(voters), len(voters)-len(silent), strings.Join(silent, ", "), need)
+	}
+	return nil
+}
