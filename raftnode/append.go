@@ -175,7 +175,7 @@ func (a *appender) respond(batch []appendRequest) {
 
 // send gives a message to the transport.
 func (g *Group) send(m *raftpb.Message) {
-	if node := g.nodeOf(m.GetTo()); node != "" {
+	if node := g.nodeOf(m.GetTo()); node != "" && !g.superseded(m.GetTo()) {
 		g.node.transport.Send(node, transport.GroupMessage{Group: g.id, Message: m})
 	}
 }

@@ -19,6 +19,9 @@ type EventListener struct {
 	LogSynced func(duration time.Duration, bytes int)
 	// Founded: the node became part of a new cluster.
 	Founded func(clusterID string)
+	// Removed: the node learned that none of its replicas is a member any more,
+	// and from whom.
+	Removed func(reason string)
 	// NoSpace: the disk reserve was reached (true) or space returned (false).
 	NoSpace func(on bool, availableBytes uint64)
 	// GroupFailed: one replica stopped for good.
@@ -54,6 +57,7 @@ func Tee(a, b EventListener) EventListener {
 		LogCut:            tee2(a.LogCut, b.LogCut),
 		LogSynced:         tee2(a.LogSynced, b.LogSynced),
 		Founded:           tee1(a.Founded, b.Founded),
+		Removed:           tee1(a.Removed, b.Removed),
 		NoSpace:           tee2(a.NoSpace, b.NoSpace),
 		GroupFailed:       tee2(a.GroupFailed, b.GroupFailed),
 		NodeFailed:        tee1(a.NodeFailed, b.NodeFailed),
@@ -89,6 +93,7 @@ func (l *EventListener) ensureDefaults() {
 		LogCut:            func(uint64, uint64) {},
 		LogSynced:         func(time.Duration, int) {},
 		Founded:           func(string) {},
+		Removed:           func(string) {},
 		NoSpace:           func(bool, uint64) {},
 		GroupFailed:       func(uint64, error) {},
 		NodeFailed:        func(error) {},

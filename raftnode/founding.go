@@ -122,7 +122,7 @@ func (n *Node) checkFounder(f Founder, hello *raftv1.NodeHello) error {
 func (n *Node) refuseWiped(f Founder, hello *raftv1.NodeHello) error {
 	return fmt.Errorf("%w: cluster %x exists (node %s at %s belongs to it) and knows node %s with another data directory; "+
 		"this directory, %s, is empty, so it cannot be the node it was: its votes and data are gone. "+
-		"Bring the old directory back, or replace the node: streamraft node --name %s --data-dir %s --replace %s",
+		"Bring the old directory back, or let this empty one take its place: streamraft node --name %s --data-dir %s --replace %s",
 		ErrRefused, hello.GetClusterId(), f.Node, f.Address, n.opts.Node, n.dir.path, n.opts.Node, n.dir.path, f.Address)
 }
 
@@ -180,6 +180,7 @@ func (n *Node) Hello() *raftv1.NodeHello {
 	n.identityMu.Lock()
 	defer n.identityMu.Unlock()
 	hello := &raftv1.NodeHello{
+		Address:         n.ownAddress(),
 		ProtocolVersion: n.protocolVersion,
 		ClusterId:       n.identity.node.GetClusterId(),
 		HistoryEpoch:    n.identity.node.GetHistoryEpoch(),
@@ -202,6 +203,18 @@ func (n *Node) Hello() *raftv1.NodeHello {
 // CheckHello decides whether a peer may exchange raft messages with this node;
 // part of transport.Handler.
 func (n *Node) CheckHello(peer *raftv1.NodeHello) error {
+	if err := n.checkCluster(peer); err != nil {
+		return err
+	}
+	if err := n.checkMember(peer); err != nil {
+		return err
+	}
+	n.learnPeer(peer)
+	return nil
+}
+
+// checkCluster compares what both nodes belong to.
+func (n *Node) checkCluster(peer *raftv1.NodeHello) error {
 	n.identityMu.Lock()
 	defer n.identityMu.Unlock()
 	if !n.identity.founded() {

@@ -42,6 +42,8 @@ type Group struct {
 	soft atomic.Pointer[softState]
 	// members is the applied membership; replaced by the step goroutine.
 	members atomic.Pointer[raftv1.Membership]
+	// routes are the nodes of raft ids that the membership does not name yet.
+	routes routes
 	// floor: no member needs log entries at or below it, as far as the applied
 	// entries tell.
 	floor atomic.Uint64
@@ -195,7 +197,7 @@ func (g *Group) tick(ticks int) {
 	}
 	noSpace := g.node.noSpace.Load()
 	for range ticks {
-		if noSpace && g.soft.Load().role != RoleLeader {
+		if (noSpace || g.node.removed.Load()) && g.soft.Load().role != RoleLeader {
 			g.raw.TickQuiesced()
 			continue
 		}
@@ -303,7 +305,7 @@ func (g *Group) nodeOf(raftID uint64) string {
 			return r.GetNode()
 		}
 	}
-	return ""
+	return g.routes.node(raftID)
 }
 
 // stop ends the replica's goroutines; it does not wait.

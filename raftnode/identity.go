@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -71,18 +72,31 @@ func loadIdentity(dir directory, name string, groups []uint64) (*identity, error
 	if err := checkUnused(dir); err != nil {
 		return nil, err
 	}
-	for _, group := range groups {
-		if err := durable.MkdirAll(dir.fs, dir.group(group)); err != nil {
-			return nil, err
-		}
-		r := &raftv1.ReplicaRecord{Group: group, RaftId: randomRaftID()}
-		if err := writeMessage(dir, dir.replicaFile(group), replicaFormat, r); err != nil {
-			return nil, err
-		}
-		id.replicas = append(id.replicas, &raftv1.ReplicaId{Group: group, RaftId: r.GetRaftId()})
+	if err := id.drawReplicas(dir, groups); err != nil {
+		return nil, err
 	}
 	id.node = &raftv1.NodeRecord{Node: name, NodeIncarnation: randomBytes(16)}
 	return id, writeMessage(dir, dir.nodeFile(), nodeFormat, id.node)
+}
+
+// drawReplicas draws a raft id for each of groups that has none yet. They are
+// durable on return.
+func (id *identity) drawReplicas(dir directory, groups []uint64) error {
+	for _, group := range groups {
+		if _, ok := replicaIDOf(id.replicas, group); ok {
+			continue
+		}
+		if err := durable.MkdirAll(dir.fs, dir.group(group)); err != nil {
+			return err
+		}
+		r := &raftv1.ReplicaRecord{Group: group, RaftId: randomRaftID()}
+		if err := writeMessage(dir, dir.replicaFile(group), replicaFormat, r); err != nil {
+			return err
+		}
+		// A new slice: hellos hold the old one.
+		id.replicas = append(slices.Clone(id.replicas), &raftv1.ReplicaId{Group: group, RaftId: r.GetRaftId()})
+	}
+	return nil
 }
 
 // checkUnused refuses a directory that has a log but no NODE: making a new
@@ -110,7 +124,11 @@ func (id *identity) loadExisting(dir directory, name string) error {
 			continue
 		}
 		r := &raftv1.ReplicaRecord{}
-		if err := readMessage(dir, dir.replicaFile(group), replicaFormat, r); err != nil {
+		err = readMessage(dir, dir.replicaFile(group), replicaFormat, r)
+		if errors.Is(err, fs.ErrNotExist) && !id.founded() {
+			continue // a crash while a joining node drew it; nobody was told
+		}
+		if err != nil {
 			return fmt.Errorf("raftnode: group %d: the replica's id cannot be read, and without it the replica cannot vote safely: %w", group, err)
 		}
 		id.replicas = append(id.replicas, &raftv1.ReplicaId{Group: group, RaftId: r.GetRaftId()})

@@ -149,6 +149,12 @@ func decodeConfChange(e *raftpb.Entry) (*raftpb.ConfChangeV2, error) {
 	return nil, fmt.Errorf("raftnode: entry at index %d is no configuration change", e.GetIndex())
 }
 
+// joiningHardState is what the log of a replica starts with that joins a group:
+// nothing, but in a way that a lost log can be told from.
+func joiningHardState() *raftpb.HardState {
+	return &raftpb.HardState{Term: new(uint64(1)), Vote: new(uint64(0)), Commit: new(uint64(0))}
+}
+
 // foundingHardState is what every replica starts with: the founding entries
 // are committed by definition.
 func foundingHardState(entries int) *raftpb.HardState {

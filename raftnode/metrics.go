@@ -75,6 +75,7 @@ func (n *Node) Status() Status {
 	s := Status{
 		Node:            n.opts.Node,
 		ClusterID:       n.identity.clusterID(),
+		Removed:         n.removed.Load(),
 		HistoryEpoch:    n.identity.node.GetHistoryEpoch(),
 		NodeIncarnation: fmt.Sprintf("%x", n.identity.node.GetNodeIncarnation()),
 		NoSpace:         n.noSpace.Load(),

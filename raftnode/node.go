@@ -53,6 +53,9 @@ type Node struct {
 	closeOnce sync.Once
 	closeErr  error
 
+	// removed tells that no replica of this node is a member any more.
+	removed atomic.Bool
+
 	peersMu sync.Mutex
 	peers   map[string]string // node -> address, as given to the transport
 }
@@ -95,7 +98,11 @@ func (n *Node) open(ctx context.Context) error {
 		return fmt.Errorf("%w: %s: %w; stop that node, or use another directory", ErrLocked, n.dir.path, err)
 	}
 	n.lock = lock
-	if n.identity, err = loadIdentity(n.dir, n.opts.Node, n.opts.Groups); err != nil {
+	groups := n.opts.Groups
+	if n.opts.Join != nil {
+		groups = nil // those of the cluster, which it is yet to hear of
+	}
+	if n.identity, err = loadIdentity(n.dir, n.opts.Node, groups); err != nil {
 		return err
 	}
 	if err := n.transport.Start(n); err != nil {
@@ -105,12 +112,17 @@ func (n *Node) open(ctx context.Context) error {
 	if !n.identity.founded() {
 		if record := n.identity.founding; record != nil && n.standsIn(record) {
 			err = n.takeFounding(record) // a crash came between the two files
+		} else if n.opts.Join != nil {
+			err = n.join(ctx)
 		} else {
 			err = n.found(ctx)
 		}
 		if err != nil {
 			return err
 		}
+	}
+	if err := n.renewJoin(); err != nil {
+		return err
 	}
 	if err := n.openLog(); err != nil {
 		return err
@@ -143,6 +155,10 @@ func (n *Node) openLog() error {
 		}
 		if n.identity.node.GetStarted() {
 			return fmt.Errorf("%w: the log in %s has nothing of group %d, which this node belongs to; its votes are lost, so it must not take part again. Bring the log back, or replace the node", ErrDataLoss, n.dir.log(), r.GetGroup())
+		}
+		if n.identity.node.GetJoin() != nil {
+			first = append(first, raftlog.Update{Group: r.GetGroup(), HardState: joiningHardState()})
+			continue
 		}
 		entries, err := foundingEntries(n.identity.founding, r.GetGroup())
 		if err != nil {
@@ -250,14 +266,7 @@ func (n *Node) checkState(g *Group, applied Applied, members *raftv1.Membership)
 
 // start runs the node's goroutines.
 func (n *Node) start() {
-	for _, g := range n.ordered {
-		n.addPeers(g.members.Load())
-	}
-	if n.identity.founding != nil {
-		for _, f := range n.identity.founding.GetNodes() {
-			n.addPeer(f.GetNode(), f.GetAddress(), false)
-		}
-	}
+	n.addKnownPeers()
 	n.goroutine.Go(n.appender.run)
 	for _, g := range n.ordered {
 		g.goroutine.Go(g.run)
@@ -266,13 +275,6 @@ func (n *Node) start() {
 	n.ready.Store(true)
 	n.goroutine.Go(n.runTicks)
 	n.goroutine.Go(n.runMaintenance)
-}
-
-// addPeers tells the transport of the nodes of a membership.
-func (n *Node) addPeers(m *raftv1.Membership) {
-	for _, r := range m.GetReplicas() {
-		n.addPeer(r.GetNode(), r.GetAddress(), true)
-	}
 }
 
 func (n *Node) addPeer(node, address string, override bool) {
@@ -290,8 +292,9 @@ func (n *Node) addPeer(node, address string, override bool) {
 
 // setMembers publishes an applied membership.
 func (g *Group) setMembers(m *raftv1.Membership) {
-	g.members.Store(m)
-	g.node.addPeers(m)
+	old := g.members.Swap(m)
+	g.node.followMembership(old, m)
+	g.node.noticeOwnRemoval()
 }
 
 // runTicks gives every group its ticks.
@@ -317,9 +320,16 @@ func (n *Node) Receive(from string, messages []transport.GroupMessage) {
 	}
 	for _, m := range messages {
 		// A message to another raft id is for a replica that was here before.
-		if g := n.groups[m.Group]; g != nil && m.Message.GetTo() == g.raftID {
-			g.mailbox.putReceived(m.Message)
+		g := n.groups[m.Group]
+		if g == nil || m.Message.GetTo() != g.raftID {
+			continue
 		}
+		if g.isRemoved(m.Message.GetFrom()) {
+			n.dropPeer(from) // it comes again, and is told why it is refused
+			continue
+		}
+		g.routes.learn(g, m.Message.GetFrom(), from)
+		g.mailbox.putReceived(m.Message)
 	}
 }
 

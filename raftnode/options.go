@@ -47,6 +47,16 @@ type Options struct {
 	// each start.
 	Founders []Founder
 
+	// Join lets an empty directory join a cluster that exists instead of founding
+	// one; Founders must be empty then. A directory that belongs to a cluster
+	// already does not look at it.
+	Join *Join
+
+	// Address is host:port where peers reach this node. It is told to them in the
+	// hello, so that one that does not know this node yet can answer it. Empty:
+	// that of Founders. What the membership says of this node comes first.
+	Address string
+
 	// Groups are the groups founded with the cluster, the same on each node.
 	// Empty: MetaGroup and FirstDataGroup.
 	Groups []uint64
@@ -208,6 +218,9 @@ func (o *Options) Validate() error {
 			bad("Groups: %d is zero or listed twice", g)
 		}
 		groups[g] = true
+	}
+	if err := o.Join.validate(o); err != nil {
+		bad("Join: %w", err)
 	}
 	if err := validateFounders(o.Node, o.Founders); err != nil {
 		bad("Founders: %w", err)

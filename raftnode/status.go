@@ -21,6 +21,9 @@ type Status struct {
 	ClusterID       string
 	HistoryEpoch    uint64
 	NodeIncarnation string
+	// Removed tells that no replica of this node is a member of its group any
+	// more. Its data is left as it is.
+	Removed bool
 	// Failure is why the node failed; empty while it is well.
 	Failure string
 	// NoSpace tells that writes are refused for want of disk space.

@@ -97,6 +97,9 @@ func (e *endpoint) attempt(a attempt) {
 	n.mu.Unlock()
 
 	err := shake(e.handler, to.handler, node)
+	if listener, ok := e.handler.(transport.RemovalListener); ok && errors.Is(err, errToldRemoved) {
+		listener.Removed(node, e.handler.Hello().GetReplicas())
+	}
 	to.wg.Done()
 
 	n.mu.Lock()
@@ -115,11 +118,18 @@ func (e *endpoint) attempt(a attempt) {
 	}
 }
 
+// errToldRemoved: the dialled node says that the dialling one was removed.
+var errToldRemoved = errors.New("faultnet: told that it was removed")
+
 // shake exchanges hellos between the dialling and the dialled node.
 func shake(from, to transport.Handler, node string) error {
 	dialler, dialled := proto.CloneOf(from.Hello()), proto.CloneOf(to.Hello())
+	told := transport.CheckPeer(to, dialled, dialler, "")
+	if errors.Is(told, transport.ErrRemoved) {
+		told = errors.Join(told, errToldRemoved)
+	}
 	return errors.Join(
-		transport.CheckPeer(to, dialled, dialler, ""),
+		told,
 		transport.CheckPeer(from, dialler, dialled, node),
 	)
 }

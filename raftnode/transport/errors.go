@@ -21,6 +21,11 @@ var (
 	// expects to soon: it is being founded. The dialler tries again.
 	ErrNotReady = errors.New("transport: node not ready")
 
+	// ErrRemoved: a CheckHello returns it for a peer whose replicas were all
+	// removed from their groups. The peer is refused, and told by
+	// RemovalListener.
+	ErrRemoved = errors.New("transport: node was removed from the cluster")
+
 	// ErrMalformed: bytes from a peer do not decode. The stream they came on was
 	// closed; raft sends again what was lost.
 	ErrMalformed = errors.New("transport: malformed")

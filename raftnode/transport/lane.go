@@ -89,6 +89,7 @@ func (l *lane) run() {
 		if !errors.Is(err, errKicked) {
 			l.peer.logProblem(err)
 		}
+		l.peer.tellRemoved(err)
 		timer := time.NewTimer(jitter(pause))
 		select {
 		case <-timer.C:
@@ -190,6 +191,9 @@ func (l *lane) handshake(stream connectStream, local *raftv1.NodeHello) error {
 func peerError(err error) error {
 	switch s, _ := status.FromError(err); s.Code() {
 	case codes.FailedPrecondition:
+		if notice := removedNotice(s); notice != nil {
+			return &toldRemovedError{replicas: notice.GetReplicas(), text: s.Message()}
+		}
 		return fmt.Errorf("%w by the other side: %s", ErrRefused, s.Message())
 	case codes.Aborted:
 		return fmt.Errorf("%w, says the other side: %s", ErrNotReady, s.Message())

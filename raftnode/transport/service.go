@@ -126,6 +126,9 @@ func (in *inbound) serve(h Handler) error {
 		return status.Error(codes.Aborted, err.Error())
 	} else if err != nil {
 		in.t.logRefusal(first.hello.GetNode(), err)
+		if errors.Is(err, ErrRemoved) {
+			return removedStatus(err, first.hello)
+		}
 		return status.Error(codes.FailedPrecondition, err.Error())
 	}
 	previous, ok := in.t.accept(in, inboundKey{first.hello.GetNode(), first.lane})

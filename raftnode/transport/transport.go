@@ -82,6 +82,14 @@ type Handler interface {
 	Unreachable(node string)
 }
 
+// RemovalListener is a Handler that wants to hear that a peer refused this node
+// with ErrRemoved.
+type RemovalListener interface {
+	// Removed tells which of this node's replicas the node by says were removed.
+	// It is called like the methods of Handler, and repeated.
+	Removed(by string, replicas []*raftv1.ReplicaId)
+}
+
 // LaneOf returns the lane a message travels on: entries on the append lane,
 // everything else (votes, heartbeats, responses) on the urgent one, so that
 // bulk never delays an election or an acknowledgement.

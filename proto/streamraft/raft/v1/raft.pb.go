@@ -911,6 +911,52 @@ func (x *MemberContext) GetSequence() uint64 {
 	return 0
 }
 
+// RemovedNotice is the detail of a refused connection: the caller's replicas were
+// removed from their groups and will not be taken back.
+type RemovedNotice struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Replicas      []*ReplicaId           `protobuf:"bytes,1,rep,name=replicas,proto3" json:"replicas,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RemovedNotice) Reset() {
+	*x = RemovedNotice{}
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RemovedNotice) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RemovedNotice) ProtoMessage() {}
+
+func (x *RemovedNotice) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RemovedNotice.ProtoReflect.Descriptor instead.
+func (*RemovedNotice) Descriptor() ([]byte, []int) {
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *RemovedNotice) GetReplicas() []*ReplicaId {
+	if x != nil {
+		return x.Replicas
+	}
+	return nil
+}
+
 // HelloRequest carries the caller's identity.
 type HelloRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -921,7 +967,7 @@ type HelloRequest struct {
 
 func (x *HelloRequest) Reset() {
 	*x = HelloRequest{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -933,7 +979,7 @@ func (x *HelloRequest) String() string {
 func (*HelloRequest) ProtoMessage() {}
 
 func (x *HelloRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[11]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -946,7 +992,7 @@ func (x *HelloRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloRequest.ProtoReflect.Descriptor instead.
 func (*HelloRequest) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{11}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HelloRequest) GetHello() *NodeHello {
@@ -966,7 +1012,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -978,7 +1024,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[12]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -991,7 +1037,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{12}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HelloResponse) GetHello() *NodeHello {
@@ -1013,7 +1059,7 @@ type ConnectRequest struct {
 
 func (x *ConnectRequest) Reset() {
 	*x = ConnectRequest{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1025,7 +1071,7 @@ func (x *ConnectRequest) String() string {
 func (*ConnectRequest) ProtoMessage() {}
 
 func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[13]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1038,7 +1084,7 @@ func (x *ConnectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectRequest.ProtoReflect.Descriptor instead.
 func (*ConnectRequest) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{13}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConnectRequest) GetHello() *NodeHello {
@@ -1072,7 +1118,7 @@ type ConnectResponse struct {
 
 func (x *ConnectResponse) Reset() {
 	*x = ConnectResponse{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1130,7 @@ func (x *ConnectResponse) String() string {
 func (*ConnectResponse) ProtoMessage() {}
 
 func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[14]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1143,7 @@ func (x *ConnectResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectResponse.ProtoReflect.Descriptor instead.
 func (*ConnectResponse) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{14}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConnectResponse) GetHello() *NodeHello {
@@ -1119,7 +1165,7 @@ type GroupMessage struct {
 
 func (x *GroupMessage) Reset() {
 	*x = GroupMessage{}
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[15]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1177,7 @@ func (x *GroupMessage) String() string {
 func (*GroupMessage) ProtoMessage() {}
 
 func (x *GroupMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[15]
+	mi := &file_streamraft_raft_v1_raft_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1190,7 @@ func (x *GroupMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupMessage.ProtoReflect.Descriptor instead.
 func (*GroupMessage) Descriptor() ([]byte, []int) {
-	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{15}
+	return file_streamraft_raft_v1_raft_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GroupMessage) GetGroup() uint64 {
@@ -1237,7 +1283,9 @@ const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"\rMemberContext\x127\n" +
 	"\breplicas\x18\x01 \x03(\v2\x1b.streamraft.raft.v1.ReplicaR\breplicas\x12\x16\n" +
 	"\x06origin\x18\x02 \x01(\x06R\x06origin\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\"C\n" +
+	"\bsequence\x18\x03 \x01(\x04R\bsequence\"J\n" +
+	"\rRemovedNotice\x129\n" +
+	"\breplicas\x18\x01 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\"C\n" +
 	"\fHelloRequest\x123\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1d.streamraft.raft.v1.NodeHelloR\x05hello\"D\n" +
 	"\rHelloResponse\x123\n" +
@@ -1272,7 +1320,7 @@ func file_streamraft_raft_v1_raft_proto_rawDescGZIP() []byte {
 }
 
 var file_streamraft_raft_v1_raft_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_streamraft_raft_v1_raft_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_streamraft_raft_v1_raft_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_streamraft_raft_v1_raft_proto_goTypes = []any{
 	(Lane)(0),               // 0: streamraft.raft.v1.Lane
 	(*NodeHello)(nil),       // 1: streamraft.raft.v1.NodeHello
@@ -1286,11 +1334,12 @@ var file_streamraft_raft_v1_raft_proto_goTypes = []any{
 	(*Membership)(nil),      // 9: streamraft.raft.v1.Membership
 	(*Replica)(nil),         // 10: streamraft.raft.v1.Replica
 	(*MemberContext)(nil),   // 11: streamraft.raft.v1.MemberContext
-	(*HelloRequest)(nil),    // 12: streamraft.raft.v1.HelloRequest
-	(*HelloResponse)(nil),   // 13: streamraft.raft.v1.HelloResponse
-	(*ConnectRequest)(nil),  // 14: streamraft.raft.v1.ConnectRequest
-	(*ConnectResponse)(nil), // 15: streamraft.raft.v1.ConnectResponse
-	(*GroupMessage)(nil),    // 16: streamraft.raft.v1.GroupMessage
+	(*RemovedNotice)(nil),   // 12: streamraft.raft.v1.RemovedNotice
+	(*HelloRequest)(nil),    // 13: streamraft.raft.v1.HelloRequest
+	(*HelloResponse)(nil),   // 14: streamraft.raft.v1.HelloResponse
+	(*ConnectRequest)(nil),  // 15: streamraft.raft.v1.ConnectRequest
+	(*ConnectResponse)(nil), // 16: streamraft.raft.v1.ConnectResponse
+	(*GroupMessage)(nil),    // 17: streamraft.raft.v1.GroupMessage
 }
 var file_streamraft_raft_v1_raft_proto_depIdxs = []int32{
 	2,  // 0: streamraft.raft.v1.NodeHello.replicas:type_name -> streamraft.raft.v1.ReplicaId
@@ -1301,21 +1350,22 @@ var file_streamraft_raft_v1_raft_proto_depIdxs = []int32{
 	7,  // 5: streamraft.raft.v1.NodeRecord.join:type_name -> streamraft.raft.v1.JoinRecord
 	10, // 6: streamraft.raft.v1.Membership.replicas:type_name -> streamraft.raft.v1.Replica
 	10, // 7: streamraft.raft.v1.MemberContext.replicas:type_name -> streamraft.raft.v1.Replica
-	1,  // 8: streamraft.raft.v1.HelloRequest.hello:type_name -> streamraft.raft.v1.NodeHello
-	1,  // 9: streamraft.raft.v1.HelloResponse.hello:type_name -> streamraft.raft.v1.NodeHello
-	1,  // 10: streamraft.raft.v1.ConnectRequest.hello:type_name -> streamraft.raft.v1.NodeHello
-	0,  // 11: streamraft.raft.v1.ConnectRequest.lane:type_name -> streamraft.raft.v1.Lane
-	16, // 12: streamraft.raft.v1.ConnectRequest.messages:type_name -> streamraft.raft.v1.GroupMessage
-	1,  // 13: streamraft.raft.v1.ConnectResponse.hello:type_name -> streamraft.raft.v1.NodeHello
-	12, // 14: streamraft.raft.v1.RaftService.Hello:input_type -> streamraft.raft.v1.HelloRequest
-	14, // 15: streamraft.raft.v1.RaftService.Connect:input_type -> streamraft.raft.v1.ConnectRequest
-	13, // 16: streamraft.raft.v1.RaftService.Hello:output_type -> streamraft.raft.v1.HelloResponse
-	15, // 17: streamraft.raft.v1.RaftService.Connect:output_type -> streamraft.raft.v1.ConnectResponse
-	16, // [16:18] is the sub-list for method output_type
-	14, // [14:16] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	2,  // 8: streamraft.raft.v1.RemovedNotice.replicas:type_name -> streamraft.raft.v1.ReplicaId
+	1,  // 9: streamraft.raft.v1.HelloRequest.hello:type_name -> streamraft.raft.v1.NodeHello
+	1,  // 10: streamraft.raft.v1.HelloResponse.hello:type_name -> streamraft.raft.v1.NodeHello
+	1,  // 11: streamraft.raft.v1.ConnectRequest.hello:type_name -> streamraft.raft.v1.NodeHello
+	0,  // 12: streamraft.raft.v1.ConnectRequest.lane:type_name -> streamraft.raft.v1.Lane
+	17, // 13: streamraft.raft.v1.ConnectRequest.messages:type_name -> streamraft.raft.v1.GroupMessage
+	1,  // 14: streamraft.raft.v1.ConnectResponse.hello:type_name -> streamraft.raft.v1.NodeHello
+	13, // 15: streamraft.raft.v1.RaftService.Hello:input_type -> streamraft.raft.v1.HelloRequest
+	15, // 16: streamraft.raft.v1.RaftService.Connect:input_type -> streamraft.raft.v1.ConnectRequest
+	14, // 17: streamraft.raft.v1.RaftService.Hello:output_type -> streamraft.raft.v1.HelloResponse
+	16, // 18: streamraft.raft.v1.RaftService.Connect:output_type -> streamraft.raft.v1.ConnectResponse
+	17, // [17:19] is the sub-list for method output_type
+	15, // [15:17] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_streamraft_raft_v1_raft_proto_init() }
@@ -1329,7 +1379,7 @@ func file_streamraft_raft_v1_raft_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_streamraft_raft_v1_raft_proto_rawDesc), len(file_streamraft_raft_v1_raft_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
