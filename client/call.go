@@ -48,14 +48,21 @@ func (c *Client) call(ctx context.Context, o callOptions, do func(ctx context.Co
 	defer cancel()
 	var t trail
 	pause := c.backoff()
-	hints := 0
+	hints, abandoned := 0, 0
+	var next candidate // where to go after a stall
 	for attempt := 0; ; attempt++ {
 		if c.isClosed() {
 			return fmt.Errorf("%s: client %w", o.op, ErrClosed)
 		}
-		address, err := c.pick(ctx, o, &t, attempt)
+		at, err := next, error(nil)
+		if at.address == "" {
+			at, err = c.pick(ctx, o, &t, attempt)
+		}
+		address := at.address
+		next = candidate{}
 		if err == nil {
-			err = c.attempt(ctx, o, address, do)
+			watch := o.repeatable && abandoned < maxAbandoned && !c.retriesUsed(attempt)
+			next, err = c.attempt(ctx, o, at, watch, do)
 			if err == nil {
 				return nil
 			}
@@ -76,9 +83,13 @@ func (c *Client) call(ctx context.Context, o callOptions, do func(ctx context.Co
 			return c.callError(o, v, address, nil)
 		}
 		c.options.Logger.Debug("call is tried again", "op", o.op, "endpoint", address, "problem", v.message)
+		if next.address != "" {
+			abandoned++
+			continue
+		}
 		if v.leader != "" && hints < maxHints {
 			hints++
-			c.leaders.set(o.group, v.leader)
+			c.leaders.hint(o.group, v.leader)
 			continue
 		}
 		hints = 0
@@ -92,36 +103,45 @@ func (c *Client) call(ctx context.Context, o callOptions, do func(ctx context.Co
 var errNotSent = errors.New("not sent")
 
 // pick chooses the node of the next attempt.
-func (c *Client) pick(ctx context.Context, o callOptions, t *trail, attempt int) (string, error) {
+func (c *Client) pick(ctx context.Context, o callOptions, t *trail, attempt int) (candidate, error) {
 	switch o.target {
 	case toEndpoint:
-		return o.endpoint, nil
+		return candidate{address: o.endpoint}, nil
 	case toAny:
-		if leader := c.leaders.get(DataGroup); leader != "" && attempt == 0 {
+		leader := c.leaders.get(DataGroup)
+		if leader.address != "" && attempt == 0 {
 			return leader, nil
 		}
-		return c.connections.known()[0], nil
+		return candidate{address: c.connections.known()[0], term: leader.term}, nil
 	default:
 		return c.findLeader(ctx, o.group, t)
 	}
 }
 
-// attempt runs one attempt, bounded in time where another can follow.
-func (c *Client) attempt(ctx context.Context, o callOptions, address string, do func(context.Context, *grpc.ClientConn, string) error) error {
-	conn, err := c.connections.get(address)
+// attempt runs one attempt, bounded in time where another can follow. With watch
+// it may be abandoned for a stall: then next is the node to go to.
+func (c *Client) attempt(
+	ctx context.Context, o callOptions, at candidate, watch bool, do func(context.Context, *grpc.ClientConn, string) error,
+) (next candidate, err error) {
+	conn, err := c.connections.get(at.address)
 	if err != nil {
-		return err
+		return candidate{}, err
 	}
 	if o.repeatable {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.options.AttemptTimeout)
 		defer cancel()
+		if watch {
+			finish := c.watchAttempt(ctx, cancel, o, at)
+			err = do(ctx, conn, at.address)
+			return finish(), err
+		}
 	} else if !o.read {
 		if err := awaitReady(ctx, conn); err != nil {
-			return err
+			return candidate{}, err
 		}
 	}
-	return do(ctx, conn, address)
+	return candidate{}, do(ctx, conn, at.address)
 }
 
 // awaitReady waits for the connection, so that a failure to connect is told

@@ -23,6 +23,7 @@ type Client struct {
 	options     Options
 	connections *connections
 	leaders     leaders
+	surveys     surveys
 
 	mu      sync.Mutex
 	closed  bool

@@ -28,6 +28,16 @@
 // recognise a write they have seen, so that it too is sent again and is applied
 // exactly once.
 //
+// # Nodes that do not answer
+//
+// A node that is frozen or cut off leaves its connections open. When it has not
+// answered for Options.StallCheck, the client asks all nodes it knows who leads.
+// If another node leads in a higher term, the stream of writes is closed: what
+// was never sent and what carries a client session goes to the new leader, the
+// rest is uncertain and fails at once. A call that is safe to repeat is abandoned
+// and done there; a read also goes to another node if its own does not answer
+// that question. Otherwise the client keeps waiting and asks again later.
+//
 // # Writes share one stream
 //
 // Put, Delete, DeleteRange, Txn and Batch of one Client travel over one
@@ -46,5 +56,6 @@
 // All methods of Client, Writer, ClientSession and Pending may be called from
 // any goroutine. A Client owns the goroutines of its writers; Close waits for
 // them. A Writer has one sending goroutine, one receiving goroutine per open
-// stream and one that watches deadlines.
+// stream, one that watches deadlines, and one at a time that looks for another
+// leader while a node does not answer.
 package client

@@ -3,13 +3,9 @@ package client
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
-	"time"
-
-	adminv1 "github.com/streamraft/streamraft/proto/streamraft/admin/v1"
 )
 
 // trail remembers the last problem per endpoint, for the error at the end.
@@ -25,6 +21,11 @@ func (t *trail) add(endpoint, problem string) {
 	defer t.mu.Unlock()
 	if t.problems == nil {
 		t.problems = map[string]string{}
+	}
+	if problem == noAnswer && t.problems[endpoint] != "" {
+		// The last attempt is often cut short by the caller's deadline; what went
+		// wrong before says more.
+		return
 	}
 	t.problems[endpoint] = problem
 }
@@ -53,25 +54,63 @@ func (t *trail) attempts() ([]Attempt, bool) {
 	return list, t.answered
 }
 
-// leaders caches the address of each group's leader.
-type leaders struct {
-	mu      sync.Mutex
-	byGroup map[uint64]string
+// candidate is a leader as one node sees it.
+type candidate struct {
+	address string
+	// alias is the address the leader gives itself, where it was reached at
+	// another one.
+	alias string
+	// term in which it leads. Where only a hint is known, the term of a leader
+	// before it.
+	term uint64
 }
 
-func (l *leaders) get(group uint64) string {
+// same reports whether two candidates are the same node, as far as addresses
+// tell.
+func (c candidate) same(o candidate) bool {
+	return c.address == o.address || (c.alias != "" && (c.alias == o.address || c.alias == o.alias)) ||
+		(o.alias != "" && o.alias == c.address)
+}
+
+// leaders caches each group's leader.
+type leaders struct {
+	mu sync.Mutex
+	// byGroup keeps the term of a leader that was forgotten, without address.
+	byGroup map[uint64]candidate
+}
+
+// get returns the leader; without address if it is not known.
+func (l *leaders) get(group uint64) candidate {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.byGroup[group]
 }
 
-func (l *leaders) set(group uint64, address string) {
+// set keeps a leader that was found by asking.
+func (l *leaders) set(group uint64, found candidate) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byGroup == nil {
-		l.byGroup = map[uint64]string{}
+	l.put(group, found)
+}
+
+// raise keeps a leader that was found by asking if its term is higher than that
+// of the known one.
+func (l *leaders) raise(group uint64, found candidate) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if found.address != "" && found.term > l.byGroup[group].term {
+		l.put(group, found)
 	}
-	l.byGroup[group] = address
+}
+
+// hint keeps a leader that a node named that does not lead. Its term is not
+// told.
+func (l *leaders) hint(group uint64, address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if known := l.byGroup[group]; known.address != address {
+		l.put(group, candidate{address: address, term: known.term})
+	}
 }
 
 // forget drops the cached leader if it still is the one that failed: another
@@ -79,111 +118,35 @@ func (l *leaders) set(group uint64, address string) {
 func (l *leaders) forget(group uint64, failed string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byGroup[group] == failed {
-		delete(l.byGroup, group)
+	if known := l.byGroup[group]; known.address == failed {
+		l.put(group, candidate{term: known.term})
 	}
+}
+
+// put is called with mu held.
+func (l *leaders) put(group uint64, c candidate) {
+	if l.byGroup == nil {
+		l.byGroup = map[uint64]candidate{}
+	}
+	l.byGroup[group] = c
 }
 
 // errNoLeader: nobody named a leader; the trail says why.
 var errNoLeader = errors.New("no leader found")
 
-// candidate is a leader as one node sees it.
-type candidate struct {
-	address string
-	term    uint64
-}
-
-// Times of a discovery.
-const (
-	// statusTimeout bounds one node's answer.
-	statusTimeout = time.Second
-	// candidateGrace is how long slower nodes may still name a leader of a
-	// higher term than the first one found.
-	candidateGrace = 200 * time.Millisecond
-)
-
-// findLeader returns the address of the group's leader: the cached one, or the
-// one of the highest term that the known nodes name. It asks all of them at
-// once, so that a silent one costs little. What each answered goes to t.
-func (c *Client) findLeader(ctx context.Context, group uint64, t *trail) (string, error) {
-	if address := c.leaders.get(group); address != "" {
-		return address, nil
+// findLeader returns the group's leader: the cached one, or the one of the
+// highest term that the known nodes name. What each answered goes to t.
+func (c *Client) findLeader(ctx context.Context, group uint64, t *trail) (candidate, error) {
+	if known := c.leaders.get(group); known.address != "" {
+		return known, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	addresses := c.connections.known()
-	answers := make(chan candidate, len(addresses))
-	var asking sync.WaitGroup
-	defer asking.Wait()
-	defer cancel()
-	for _, address := range addresses {
-		asking.Go(func() { answers <- c.askLeader(ctx, address, group, t) })
+	found := c.askAll(ctx, group, 0, t).leader
+	if found.address == "" {
+		return candidate{}, errNoLeader
 	}
-	var best candidate
-	var grace <-chan time.Time
-	for range addresses {
-		select {
-		case found := <-answers:
-			if found.address != "" && found.term >= best.term {
-				best = found
-			}
-			if best.address != "" && grace == nil {
-				timer := time.NewTimer(candidateGrace)
-				defer timer.Stop()
-				grace = timer.C
-			}
-			continue
-		case <-grace:
-		}
-		break
-	}
-	if best.address == "" {
-		return "", errNoLeader
-	}
-	c.options.Logger.Debug("found the leader", "group", group, "address", best.address, "term", best.term)
-	c.leaders.set(group, best.address)
-	return best.address, nil
-}
-
-// askLeader asks one node who leads the group.
-func (c *Client) askLeader(ctx context.Context, address string, group uint64, t *trail) candidate {
-	conn, err := c.connections.get(address)
-	if err != nil {
-		t.add(address, err.Error())
-		return candidate{}
-	}
-	status, err := adminv1.NewAdminServiceClient(conn).Status(ctx, &adminv1.StatusRequest{})
-	if err != nil {
-		t.add(address, judgeError(err).message)
-		return candidate{}
-	}
-	t.markAnswered()
-	for _, node := range status.GetNodes() {
-		c.connections.learn(node.GetAddress())
-	}
-	switch {
-	case status.GetFailure() != "":
-		t.add(address, "failed: "+status.GetFailure())
-		return candidate{}
-	case status.GetFounding():
-		t.add(address, "waits for the other founders")
-		return candidate{}
-	}
-	for _, g := range status.GetGroups() {
-		if g.GetGroup() != group {
-			continue
-		}
-		switch {
-		case g.GetRole() == adminv1.Role_ROLE_LEADER:
-			// The address that reached it, which may differ from the one it
-			// gives itself.
-			return candidate{address: address, term: g.GetTerm()}
-		case g.GetLeaderAddress() != "":
-			return candidate{address: g.GetLeaderAddress(), term: g.GetTerm()}
-		}
-		t.add(address, "knows no leader")
-		return candidate{}
-	}
-	t.add(address, fmt.Sprintf("has no replica of group %d", group))
-	return candidate{}
+	c.options.Logger.Debug("found the leader", "group", group, "address", found.address, "term", found.term)
+	c.leaders.set(group, found)
+	return found, nil
 }

@@ -37,13 +37,22 @@ type Options struct {
 	// Default 2 s.
 	AttemptTimeout time.Duration
 
+	// StallCheck is how long a node may leave a write or a repeatable call
+	// unanswered before the client asks all nodes whether another one leads by
+	// now, and again, with back-off, while the answer does not come. A node that
+	// is frozen or cut off keeps its connections: nothing else tells. If another
+	// leads in a higher term, the node is left: what is safe to send again is
+	// sent to the new leader, other writes that it did not answer fail as
+	// uncertain. Default 1 s, about an election.
+	StallCheck time.Duration
+
 	// MaxRetries is how often a call or a write is tried again at most. Default
 	// 0: until its deadline. Negative: never.
 	MaxRetries int
 
 	// BackoffBase is the first pause between attempts; it doubles with each up
-	// to BackoffMax, and half of it is random. Defaults 20 ms and 200 ms: a new leader is found
-	// soon after its election.
+	// to BackoffMax, and half of it is random. Defaults 20 ms and 200 ms: a new
+	// leader is found soon after its election.
 	BackoffBase time.Duration
 	BackoffMax  time.Duration
 
@@ -75,6 +84,7 @@ func (o *Options) EnsureDefaults() {
 	setDefault(&o.DialTimeout, 3*time.Second)
 	setDefault(&o.RequestTimeout, 10*time.Second)
 	setDefault(&o.AttemptTimeout, 2*time.Second)
+	setDefault(&o.StallCheck, time.Second)
 	setDefault(&o.BackoffBase, 20*time.Millisecond)
 	setDefault(&o.BackoffMax, 200*time.Millisecond)
 	setDefault(&o.Keepalive, 10*time.Second)
@@ -109,7 +119,7 @@ func (o *Options) Validate() error {
 		name  string
 		value time.Duration
 	}{
-		{"DialTimeout", o.DialTimeout}, {"RequestTimeout", o.RequestTimeout}, {"AttemptTimeout", o.AttemptTimeout},
+		{"DialTimeout", o.DialTimeout}, {"RequestTimeout", o.RequestTimeout}, {"AttemptTimeout", o.AttemptTimeout}, {"StallCheck", o.StallCheck},
 		{"BackoffBase", o.BackoffBase}, {"BackoffMax", o.BackoffMax}, {"Keepalive", o.Keepalive},
 	} {
 		if d.value < 0 {

@@ -76,8 +76,13 @@ func (w *Writer) attemptFailed(p *Pending, v verdict) (finished bool) {
 	if w.aborted {
 		v.kind, v.message = ErrClosed, "the client was closed: "+v.message
 	}
-	if !v.again || !safe || w.aborted || w.client.retriesUsed(p.attempts-1) || !time.Now().Before(p.deadline) {
+	if !v.again || !safe || w.aborted || w.client.retriesUsed(p.attempts-1) {
 		w.finish(p, p.errorOf(v, nil))
+		return true
+	}
+	if !time.Now().Before(p.deadline) {
+		v.message = giveUpMessage(context.DeadlineExceeded) + ": " + v.message
+		w.finish(p, p.errorOf(v, context.DeadlineExceeded))
 		return true
 	}
 	p.state = queued
@@ -173,10 +178,10 @@ func (w *Writer) giveUp(p *Pending, cause error) {
 	w.finish(p, e)
 }
 
-// watch is the goroutine that ends writes at their deadlines. It only runs a
-// clock while there are any.
+// watch is the goroutine that ends writes at their deadlines and notices streams
+// that stall. It only runs a clock while there are any writes.
 func (w *Writer) watch() {
-	tick := min(max(w.options.Timeout/50, time.Millisecond), 100*time.Millisecond)
+	tick := min(max(w.options.Timeout/50, time.Millisecond), 100*time.Millisecond, max(w.client.options.StallCheck/4, time.Millisecond))
 	for {
 		select {
 		case <-w.armed:
@@ -212,7 +217,11 @@ func (w *Writer) expire(now time.Time) bool {
 		w.queue = kept
 	}
 	if s := w.stream; s != nil {
+		var oldest time.Time
 		for _, p := range s.unanswered {
+			if oldest.IsZero() || p.sentAt.Before(oldest) {
+				oldest = p.sentAt
+			}
 			if p.state != sent || !now.After(p.deadline) {
 				continue
 			}
@@ -223,6 +232,7 @@ func (w *Writer) expire(now time.Time) bool {
 				s.cancel()
 			}
 		}
+		w.watchStream(s, oldest, now)
 	}
 	left := w.unfinished > 0
 	w.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 // writer's mu, except those that never change.
 type writeStream struct {
 	address string
+	leader  candidate // as it was found
 	stream  grpc.BidiStreamingClient[kvv1.WriteRequest, kvv1.WriteResponse]
 	cancel  context.CancelFunc
 	// ended is closed when the receiver has ended; err tells why.
@@ -37,6 +38,14 @@ type writeStream struct {
 	heard time.Time
 	// worked: a write succeeded on it.
 	worked bool
+
+	// checking: whoever leads is being looked for, because the node does not
+	// answer. checked is when that was done last, nextCheck when it may be again.
+	checking           bool
+	checked, nextCheck time.Time
+	checks             backoff
+	// stalled is why the stream was left for another leader; empty if it was not.
+	stalled string
 }
 
 // send is the sending goroutine: it opens a stream when there is something to
@@ -90,17 +99,18 @@ func (w *Writer) awaitWork() bool {
 // was sent.
 func (w *Writer) open() (*writeStream, error) {
 	c := w.client
-	address, err := c.findLeader(w.ctx, DataGroup, &w.trail)
+	leader, err := c.findLeader(w.ctx, DataGroup, &w.trail)
 	if err != nil {
 		return nil, err
 	}
+	address := leader.address
 	conn, err := c.connections.get(address)
 	if err != nil {
 		return nil, err
 	}
 	// Bounds the wait for a node that does not even refuse. After a refusal the
 	// stream itself fails at once and says why.
-	ready, cancelReady := context.WithTimeout(w.ctx, c.options.AttemptTimeout)
+	ready, cancelReady := context.WithTimeout(w.ctx, min(c.options.AttemptTimeout, c.options.StallCheck))
 	err = awaitReady(ready, conn)
 	late := err != nil && ready.Err() != nil
 	cancelReady()
@@ -118,7 +128,7 @@ func (w *Writer) open() (*writeStream, error) {
 		return nil, err
 	}
 	return &writeStream{
-		address: address, stream: stream, cancel: cancel,
+		address: address, leader: leader, stream: stream, cancel: cancel,
 		ended: make(chan struct{}), unanswered: map[uint64]*Pending{},
 	}, nil
 }
@@ -312,9 +322,15 @@ func (s *writeStream) awaited() bool {
 
 // retire settles the writes that a stream left unanswered, and the leader.
 func (w *Writer) retire(s *writeStream) {
+	w.mu.Lock()
+	s.leaving = true // the watcher does not touch it any more
+	w.mu.Unlock()
 	v := judgeError(s.err)
 	if errors.Is(s.err, io.EOF) || status.Code(s.err) == codes.Canceled {
 		v = verdict{message: "the stream ended before the answer came", kind: ErrUnavailable}
+		if s.stalled != "" {
+			v.message = s.stalled
+		}
 	}
 	// In general nothing is known of what was sent: the status tells of the
 	// stream. There are two exceptions. A refusal of the stream itself, before
@@ -328,9 +344,9 @@ func (w *Writer) retire(s *writeStream) {
 	c := w.client
 	c.leaders.forget(DataGroup, s.address)
 	if s.hint != "" {
-		c.leaders.set(DataGroup, s.hint)
+		c.leaders.hint(DataGroup, s.hint)
 	} else if v.leader != "" {
-		c.leaders.set(DataGroup, v.leader)
+		c.leaders.hint(DataGroup, v.leader)
 	}
 	w.trail.add(s.address, v.message)
 	c.options.Logger.Debug("write stream ended", "endpoint", s.address, "problem", v.message, "unanswered", len(s.unanswered), "next", s.hint)

@@ -251,7 +251,9 @@ func TestExpiredAfterUncertainStaysUncertain(t *testing.T) {
 // for: whatever nodes do, a write without a client session is not sent again
 // once an attempt may have been applied, and what it returned is true.
 func TestNothingIsSentTwiceAfterUncertain(t *testing.T) {
-	cluster, c := newCluster(t, func(o *Options) { o.RequestTimeout = 500 * time.Millisecond })
+	cluster, c := newCluster(t, func(o *Options) {
+		o.RequestTimeout, o.StallCheck = 200*time.Millisecond, 5*time.Millisecond
+	})
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
@@ -264,15 +266,19 @@ func TestNothingIsSentTwiceAfterUncertain(t *testing.T) {
 				return clienttest.Action{}
 			}
 			action := clienttest.Action{SkipApply: random.IntN(2) == 0}
-			switch random.IntN(5) {
-			case 0:
+			switch random.IntN(20) {
+			case 0, 1, 2:
 				action.Cut = true
-			case 1:
+			case 3, 4, 5, 6:
 				action.Failure = failure(kvv1.Reason_REASON_UNCERTAIN)
-			case 2:
+			case 7, 8, 9, 10:
 				action.Failure = failure(kvv1.Reason_REASON_FAILED)
-			case 3:
+			case 11, 12, 13:
 				action.SkipApply, action.Failure = true, failure(kvv1.Reason_REASON_OVERLOADED)
+			case 14, 15:
+				action.SkipApply, action.Failure = true, failure(kvv1.Reason_REASON_NO_SPACE)
+			case 16:
+				action.Silent = true
 			default:
 				action.SkipApply, action.Failure = true, failure(kvv1.Reason_REASON_NOT_LEADER)
 			}
@@ -304,7 +310,7 @@ func TestNothingIsSentTwiceAfterUncertain(t *testing.T) {
 				rt.Fatalf("%s was sent again after an uncertain outcome", value)
 			}
 			switch a.Answer.GetFailure().GetReason() {
-			case kvv1.Reason_REASON_OVERLOADED, kvv1.Reason_REASON_NOT_LEADER:
+			case kvv1.Reason_REASON_OVERLOADED, kvv1.Reason_REASON_NOT_LEADER, kvv1.Reason_REASON_NO_SPACE:
 			default:
 				closed[value] = true
 			}

@@ -57,7 +57,10 @@ type Cluster struct {
 	arrivals []Arrival
 	script   func(node int, w *kvv1.Write) Action
 	reads    func(node int) error
+	calls    func(node int) error
 	failure  []string
+	// ice has a channel for every frozen node; it is closed when the node thaws.
+	ice []chan struct{}
 }
 
 // anyPort is a node's address before its first start.
@@ -81,7 +84,7 @@ func New(n int) (*Cluster, error) {
 	c := &Cluster{
 		term: 1, index: 10,
 		records: map[string]*kvv1.KeyValue{}, sessions: map[uint64]map[uint64]*kvv1.OperationResult{},
-		failure: make([]string, n),
+		failure: make([]string, n), ice: make([]chan struct{}, n),
 	}
 	for i := range n {
 		nd := &node{cluster: c, number: i, address: anyPort}
@@ -106,7 +109,7 @@ func (c *Cluster) Start(i int) error {
 	if n.address == anyPort {
 		n.address = listener.Addr().String()
 	}
-	n.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
+	n.server = grpc.NewServer(grpc.UnaryInterceptor(n.unary), grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}))
 	kvv1.RegisterKvServiceServer(n.server, n)
 	adminv1.RegisterAdminServiceServer(n.server, n)
 	server := n.server
@@ -173,6 +176,34 @@ func (c *Cluster) FailReads(f func(node int) error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reads = f
+}
+
+// FailCalls has f decide with which error the leader answers a call that is no
+// pipelined write, such as OpenClientSession; nil: none.
+func (c *Cluster) FailCalls(f func(node int) error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls = f
+}
+
+// Freeze has a node answer nothing, like a process that is stopped by a signal:
+// its connections stay, new ones are made, and what comes waits for Thaw.
+func (c *Cluster) Freeze(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ice[i] == nil {
+		c.ice[i] = make(chan struct{})
+	}
+}
+
+// Thaw has a frozen node go on with what has come meanwhile.
+func (c *Cluster) Thaw(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ice[i] != nil {
+		close(c.ice[i])
+		c.ice[i] = nil
+	}
 }
 
 // FailNode gives a node's Status a failure.

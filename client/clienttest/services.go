@@ -32,6 +32,30 @@ func (n *node) header() *kvv1.ResponseHeader {
 	return &kvv1.ResponseHeader{Group: 2, Node: Name(n.number), Index: n.cluster.index}
 }
 
+// awaitThaw waits while the node is frozen, at most until ctx ends.
+func (n *node) awaitThaw(ctx context.Context) error {
+	n.cluster.mu.Lock()
+	ice := n.cluster.ice[n.number]
+	n.cluster.mu.Unlock()
+	if ice == nil {
+		return nil
+	}
+	select {
+	case <-ice:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// unary is in front of every call but the write stream.
+func (n *node) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := n.awaitThaw(ctx); err != nil {
+		return nil, err
+	}
+	return handler(ctx, request)
+}
+
 // read locks the cluster for a read, or says why there is none.
 func (n *node) read() (unlock func(), err error) {
 	n.cluster.mu.Lock()
@@ -50,6 +74,12 @@ func (n *node) lead() (unlock func(), err error) {
 	if n.cluster.leader != n.number {
 		defer n.cluster.mu.Unlock()
 		return nil, Refusal(n.cluster.notLeader(n.number))
+	}
+	if n.cluster.calls != nil {
+		if err := n.cluster.calls(n.number); err != nil {
+			n.cluster.mu.Unlock()
+			return nil, err
+		}
 	}
 	return n.cluster.mu.Unlock, nil
 }
@@ -115,6 +145,10 @@ func (n *node) Write(stream grpc.BidiStreamingServer[kvv1.WriteRequest, kvv1.Wri
 			return nil
 		}
 		if err != nil {
+			return err
+		}
+		if err := n.awaitThaw(stream.Context()); err != nil {
+			n.lose(request.GetWrites())
 			return err
 		}
 		response := &kvv1.WriteResponse{}
