@@ -50,6 +50,7 @@ func (c *Client) call(ctx context.Context, o callOptions, do func(ctx context.Co
 	pause := c.backoff()
 	hints, abandoned := 0, 0
 	var next candidate // where to go after a stall
+	var full fullLeader
 	for attempt := 0; ; attempt++ {
 		if c.isClosed() {
 			return fmt.Errorf("%s: client %w", o.op, ErrClosed)
@@ -73,6 +74,7 @@ func (c *Client) call(ctx context.Context, o callOptions, do func(ctx context.Co
 		} else if errors.Is(err, errNotSent) {
 			v.notApplied = true
 		}
+		full.judge(&v, address, c.fullPatience)
 		if address != "" {
 			t.add(address, v.message)
 			if v.elsewhere {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -24,6 +25,8 @@ type Client struct {
 	connections *connections
 	leaders     leaders
 	surveys     surveys
+	// fullPatience is defaultFullPatience, shorter in tests.
+	fullPatience time.Duration
 
 	mu      sync.Mutex
 	closed  bool
@@ -40,7 +43,7 @@ func Open(ctx context.Context, o Options) (*Client, error) {
 		return nil, err
 	}
 	o.EnsureDefaults()
-	c := &Client{options: o, connections: newConnections(o), writers: map[*Writer]struct{}{}}
+	c := &Client{options: o, connections: newConnections(o), fullPatience: defaultFullPatience, writers: map[*Writer]struct{}{}}
 	if o.Lazy {
 		return c, nil
 	}

@@ -166,7 +166,7 @@ func TestReasons(t *testing.T) {
 		{kvv1.Reason_REASON_NOT_LEADER, ErrNotLeader, false, true},
 		{kvv1.Reason_REASON_UNCERTAIN, ErrUncertain, true, false},
 		{kvv1.Reason_REASON_FAILED, ErrFailed, true, false},
-		{kvv1.Reason_REASON_NO_SPACE, ErrNoSpace, false, false},
+		{kvv1.Reason_REASON_NO_SPACE, ErrNoSpace, false, true},
 		{kvv1.Reason_REASON_INVALID, ErrInvalid, false, false},
 		{kvv1.Reason_REASON_SESSION_EXPIRED, ErrSessionExpired, false, false},
 		{kvv1.Reason_REASON_SEQUENCE_TOO_OLD, ErrSequenceTooOld, false, false},

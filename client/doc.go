@@ -21,7 +21,9 @@
 // A write that a node refused as NOT_LEADER, DROPPED, OVERLOADED or
 // UNAVAILABLE, and a write that never left this process, is sent again until
 // its deadline: at once where the refusal names the leader, with back-off and
-// jitter otherwise. A write that was sent and not answered when its stream
+// jitter otherwise. So is one that was refused as NO_SPACE, since a leader whose
+// disk is full hands over; where the same node still leads after 2 s it fails
+// with ErrNoSpace. A write that was sent and not answered when its stream
 // ended is uncertain, unless the node ended the stream with UNAVAILABLE, by
 // which it vouches that it answered everything it took: so a node that is
 // stopped in order leaves nothing uncertain. With a client session (OpenClientSession) the replicas

@@ -30,7 +30,7 @@ var (
 	ErrDropped = errors.New("dropped")
 	// ErrOverloaded: too much is waiting on the leader.
 	ErrOverloaded = errors.New("overloaded")
-	// ErrNoSpace: the disk of the node is full.
+	// ErrNoSpace: the disk of the leader is full and no other node takes over.
 	ErrNoSpace = errors.New("no space")
 	// ErrFailed: the node failed, usually for its disk.
 	ErrFailed = errors.New("node failed")

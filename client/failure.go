@@ -45,7 +45,11 @@ func judgeFailure(f *kvv1.Failure) verdict {
 		v.notApplied, v.again = true, true
 	case kvv1.Reason_REASON_FAILED:
 		v.again, v.elsewhere = true, true
-	case kvv1.Reason_REASON_NO_SPACE, kvv1.Reason_REASON_INVALID,
+	case kvv1.Reason_REASON_NO_SPACE:
+		// A full leader hands over; one that cannot makes it final: see
+		// fullLeader.
+		v.notApplied, v.again, v.elsewhere = true, true, true
+	case kvv1.Reason_REASON_INVALID,
 		kvv1.Reason_REASON_SESSION_EXPIRED, kvv1.Reason_REASON_SEQUENCE_TOO_OLD:
 		v.notApplied = true
 	default:
@@ -55,16 +59,13 @@ func judgeFailure(f *kvv1.Failure) verdict {
 	return v
 }
 
-// noAnswer is the problem of a node that is silent, or was not given the time.
-const noAnswer = "no answer in time"
-
 // judgeError judges the error of a call or of a stream. It does not know what
 // was sent: notApplied is set only where the node itself vouches for it.
 func judgeError(err error) verdict {
 	s, ok := status.FromError(err)
 	if !ok {
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-			return verdict{message: noAnswer, again: true, elsewhere: true, cause: err}
+			return verdict{message: "no answer in time", again: true, elsewhere: true, cause: err}
 		}
 		return verdict{message: err.Error(), again: true, elsewhere: true, kind: ErrUnavailable, cause: err}
 	}
@@ -81,7 +82,7 @@ func judgeError(err error) verdict {
 		v.message = plainTransportMessage(s.Message())
 		v.again, v.elsewhere, v.kind = true, true, ErrUnavailable
 	case codes.DeadlineExceeded, codes.Canceled:
-		v.message = noAnswer
+		v.message = "no answer in time"
 		v.again, v.elsewhere = true, true
 	case codes.InvalidArgument, codes.OutOfRange, codes.ResourceExhausted:
 		v.kind, v.notApplied = ErrInvalid, s.Code() == codes.InvalidArgument

@@ -102,6 +102,8 @@ type Writer struct {
 	// holdUntil: the leader asked for a pause.
 	holdUntil time.Time
 	hold      backoff
+	// full is how long the leader has refused for want of space.
+	full fullLeader
 	// connect is why there is no stream now.
 	connect verdict
 	// keys counts the sent writes per key, spanning those on several keys; both

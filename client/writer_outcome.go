@@ -34,6 +34,7 @@ func (w *Writer) handle(s *writeStream, results []*kvv1.WriteResult) {
 		w.releaseKeys(p)
 		if r.GetResult() != nil {
 			s.worked = true
+			w.full = fullLeader{}
 			w.hold.reset()
 			if p.state == sent {
 				p.result = resultOf(r.GetResult())
@@ -44,6 +45,7 @@ func (w *Writer) handle(s *writeStream, results []*kvv1.WriteResult) {
 		}
 		// Without a failure too the answer says nothing: uncertain.
 		v := judgeFailure(r.GetFailure())
+		w.full.judge(&v, s.address, w.client.fullPatience)
 		if v.elsewhere {
 			s.leaving = true
 			if v.leader != "" && v.leader != s.address {
@@ -89,8 +91,9 @@ func (w *Writer) attemptFailed(p *Pending, v verdict) (finished bool) {
 	w.queue = append(w.queue, p)
 	w.unsorted = true
 	// One pause for all that fail together; a node that does not lead is left
-	// instead.
-	if now := time.Now(); !v.elsewhere && now.After(w.holdUntil) {
+	// instead, at once.
+	hold := !v.elsewhere || v.reason == kvv1.Reason_REASON_NO_SPACE
+	if now := time.Now(); hold && now.After(w.holdUntil) {
 		w.holdUntil = now.Add(w.hold.pause())
 	}
 	return false
