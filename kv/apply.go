@@ -44,6 +44,7 @@ func (s *Store) Apply(entries []raftnode.Entry) ([]raftnode.Result, error) {
 // writer turns entries into batches. The apply goroutine owns it.
 type writer struct {
 	s  *Store
+	d  *database
 	db *pebble.DB
 	// applied is the record as of the last finished index.
 	applied  appliedRecord
@@ -236,7 +237,7 @@ func (w *writer) commit() error {
 	w.s.shared.grew(w.s, w.applied.Index, size)
 	if w.digest {
 		w.digest = false
-		w.s.digests.take(w.applied.Index, w.db.NewSnapshot())
+		w.s.digests.take(w.d, w.applied.Index)
 	}
 	w.s.digests.passed(w.applied.Index)
 	return nil

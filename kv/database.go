@@ -30,9 +30,10 @@ const (
 
 // pebbleOptions returns the options of a database. What is set here and why is
 // in spec/snapshot.md section 9 and DESIGN.md.
-func (s *Store) pebbleOptions() *pebble.Options {
+func (d *database) pebbleOptions() *pebble.Options {
+	s := d.s
 	o := &pebble.Options{
-		FS:                          backoffFS{FS: s.opts.FS, s: s},
+		FS:                          backoffFS{FS: s.opts.FS, d: d},
 		Cache:                       s.shared.cache,
 		FileCache:                   s.shared.files,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -42,10 +43,10 @@ func (s *Store) pebbleOptions() *pebble.Options {
 		L0CompactionThreshold:       l0Compaction,
 		L0StopWritesThreshold:       l0StopWrites,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, compactionsMax },
-		Logger:                      pebbleLogger{s},
+		Logger:                      pebbleLogger{d},
 		EventListener: &pebble.EventListener{
-			BackgroundError: s.backgroundError,
-			FlushEnd:        s.flushEnded,
+			BackgroundError: d.backgroundError,
+			FlushEnd:        d.flushEnded,
 			CompactionEnd:   func(pebble.CompactionInfo) { s.wake() },
 		},
 	}
@@ -71,78 +72,102 @@ func (s *Store) pebbleOptions() *pebble.Options {
 	return o
 }
 
-// openDatabase opens the database that the marker in dir names, or makes the
+// openState opens the database that the marker in dir names, or makes the
 // first one. A half-made first one has no marker and is made anew.
-func (s *Store) openDatabase(dir string) (*pebble.DB, error) {
-	filesystem := s.opts.FS
-	marker, image, err := atomicfs.LocateMarker(filesystem, dir, stateMarker)
+func (s *Store) openState(dir string) (*database, error) {
+	marker, image, err := atomicfs.LocateMarker(s.opts.FS, dir, stateMarker)
 	if err != nil {
 		return nil, fmt.Errorf("kv: read the marker in %s: %w", dir, err)
 	}
-	db, err := s.openImage(dir, marker, image)
-	if closeErr := marker.Close(); err == nil && closeErr != nil {
-		return nil, errors.Join(closeErr, db.Close())
+	var d *database
+	if image != "" {
+		d = s.newDatabase(s.opts.FS.PathJoin(dir, image), image)
+		d.live.Store(true)
+		err = d.open()
+	} else {
+		d, err = s.firstState(dir, marker)
 	}
-	return db, err
+	if closeErr := marker.Close(); err == nil && closeErr != nil {
+		err = errors.Join(closeErr, d.db.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
 }
 
-func (s *Store) openImage(dir string, marker *atomicfs.Marker, image string) (*pebble.DB, error) {
-	filesystem, opts := s.opts.FS, s.pebbleOptions()
-	if image != "" {
-		path := filesystem.PathJoin(dir, image)
-		opts.ErrorIfNotExists = true
-		db, err := pebble.Open(path, opts)
-		if errors.Is(err, pebble.ErrDBDoesNotExist) || errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("%w: %s: replace this replica: %w", ErrStateMissing, path, err)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("kv: open the state in %s: %w", path, err)
-		}
-		return db, nil
+// open opens a database that exists.
+func (d *database) open() error {
+	opts := d.pebbleOptions()
+	opts.ErrorIfNotExists = true
+	db, err := pebble.Open(d.path, opts)
+	if errors.Is(err, pebble.ErrDBDoesNotExist) || errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %s: replace this replica: %w", ErrStateMissing, d.path, err)
 	}
-	image = fmt.Sprintf("%06d", marker.NextIter())
-	path := filesystem.PathJoin(dir, image)
-	if err := filesystem.RemoveAll(path); err != nil {
-		return nil, fmt.Errorf("kv: remove the half-made %s: %w", path, err)
+	if err != nil {
+		return fmt.Errorf("kv: open the state in %s: %w", d.path, err)
 	}
-	if err := filesystem.MkdirAll(path, 0o755); err != nil {
-		return nil, fmt.Errorf("kv: make %s: %w", path, err)
+	d.db = db
+	return nil
+}
+
+// create makes a database in a directory of its own that does not exist, or is
+// half-made.
+func (d *database) create() error {
+	filesystem, opts := d.s.opts.FS, d.pebbleOptions()
+	if err := filesystem.RemoveAll(d.path); err != nil {
+		return fmt.Errorf("kv: remove the half-made %s: %w", d.path, err)
+	}
+	if err := filesystem.MkdirAll(d.path, 0o755); err != nil {
+		return fmt.Errorf("kv: make %s: %w", d.path, err)
 	}
 	opts.ErrorIfExists = true
-	db, err := pebble.Open(path, opts)
+	db, err := pebble.Open(d.path, opts)
 	if err != nil {
-		return nil, fmt.Errorf("kv: make the state in %s: %w", path, err)
+		return fmt.Errorf("kv: make the state in %s: %w", d.path, err)
+	}
+	d.db = db
+	return nil
+}
+
+// firstState makes the empty state of a new replica.
+func (s *Store) firstState(dir string, marker *atomicfs.Marker) (*database, error) {
+	image := fmt.Sprintf("%06d", marker.NextIter())
+	d := s.newDatabase(s.opts.FS.PathJoin(dir, image), image)
+	d.live.Store(true)
+	if err := d.create(); err != nil {
+		return nil, err
 	}
 	// The marker comes last: it must never name what is not all there. Its
 	// move syncs dir and with it the name of the new directory.
 	if err := marker.Move(image); err != nil {
-		return nil, errors.Join(fmt.Errorf("kv: move the marker in %s: %w", dir, err), db.Close())
+		return nil, errors.Join(fmt.Errorf("kv: move the marker in %s: %w", dir, err), d.db.Close())
 	}
-	return db, nil
+	return d, nil
 }
 
 // backgroundError counts a failed flush or compaction and has the next table
 // wait. It runs with the database's lock held, so it must not wait itself: reads
 // that need the lock would wait with it.
-func (s *Store) backgroundError(err error) {
-	s.counters.backgroundErrors.Add(1)
-	if s.failure() != nil {
+func (d *database) backgroundError(err error) {
+	d.s.counters.backgroundErrors.Add(1)
+	if d.failure() != nil {
 		return
 	}
-	wait := min(max(backoffFirst, 2*time.Duration(s.backoff.Load())), backoffMost)
-	s.backoff.Store(int64(wait))
-	s.log.Warn("writing in the background failed; trying again", "error", err, "after", wait)
+	wait := min(max(backoffFirst, 2*time.Duration(d.backoff.Load())), backoffMost)
+	d.backoff.Store(int64(wait))
+	d.s.log.Warn("writing in the background failed; trying again", "error", err, "after", wait)
 }
 
 // flushEnded runs with the database's lock held: it only wakes the goroutine
 // that looks.
-func (s *Store) flushEnded(info pebble.FlushInfo) {
-	s.flushOver.Store(true)
+func (d *database) flushEnded(info pebble.FlushInfo) {
+	d.flushOver.Store(true)
 	if info.Err == nil {
-		s.backoff.Store(0)
-		s.counters.flushes.Add(1)
+		d.backoff.Store(0)
+		d.s.counters.flushes.Add(1)
 	}
-	s.wake()
+	d.s.wake()
 }
 
 // backoffFS holds Pebble back after a background error: it repeats a failed
@@ -150,18 +175,19 @@ func (s *Store) flushEnded(info pebble.FlushInfo) {
 // without locks held, so waiting there stops nothing but the writing itself.
 type backoffFS struct {
 	vfs.FS
-	s *Store
+	d *database
 }
 
 // Create waits before a table while the back-off is on.
 func (f backoffFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
-	if wait := time.Duration(f.s.backoff.Load()); wait > 0 && strings.HasSuffix(name, ".sst") {
+	if wait := time.Duration(f.d.backoff.Load()); wait > 0 && strings.HasSuffix(name, ".sst") {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-f.s.closing:
-		case <-f.s.failed:
+		case <-f.d.s.closing:
+		case <-f.d.retired:
+		case <-f.d.failed:
 		}
 	}
 	return f.FS.Create(name, category)

@@ -49,9 +49,17 @@ type digests struct {
 	worker sync.WaitGroup
 }
 
+// waitingDigest holds a reference of the database that its snapshot is of.
 type waitingDigest struct {
 	index    uint64
+	d        *database
 	snapshot *pebble.Snapshot
+}
+
+// drop closes the snapshot and gives the reference back.
+func (w *waitingDigest) drop() error {
+	defer w.d.release()
+	return w.snapshot.Close()
 }
 
 func (d *digests) init(s *Store) {
@@ -75,17 +83,21 @@ func (d *digests) passed(index uint64) {
 	}
 }
 
-// take starts the digest of an index from a snapshot of exactly that index.
-func (d *digests) take(index uint64, snapshot *pebble.Snapshot) {
+// take starts the digest of the index that a database is at.
+func (d *digests) take(db *database, index uint64) {
+	if !db.retain() {
+		return
+	}
+	snapshot := db.db.NewSnapshot()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.waiting) == digestsWaiting {
-		if err := d.waiting[0].snapshot.Close(); err != nil {
+		if err := d.waiting[0].drop(); err != nil {
 			d.s.log.Warn("closing the snapshot of a dropped digest failed", "error", err)
 		}
 		d.waiting = append(d.waiting[:0], d.waiting[1:]...)
 	}
-	d.waiting = append(d.waiting, waitingDigest{index, snapshot})
+	d.waiting = append(d.waiting, waitingDigest{index, db, snapshot})
 	if !d.running {
 		d.running = true
 		d.worker.Add(1)
@@ -110,15 +122,15 @@ func (d *digests) work() {
 		d.current = next.index
 		d.mu.Unlock()
 
-		result, err := d.s.hash(next.snapshot, next.index)
+		result, err := next.d.hash(next.snapshot, next.index)
 		if d.s.failure() != nil {
 			continue
 		}
-		if closeErr := next.snapshot.Close(); err == nil {
+		if closeErr := next.drop(); err == nil {
 			err = closeErr
 		}
 		d.mu.Lock()
-		if err != nil && !d.s.stopping() {
+		if err != nil && !next.d.over() {
 			d.s.log.Warn("taking a digest failed", "index", next.index, "error", err)
 		}
 		if err == nil {
@@ -137,8 +149,8 @@ func (d *digests) work() {
 // stop waits for the worker, which sees that the store closes.
 func (d *digests) stop() { d.worker.Wait() }
 
-// hash digests the replicated spaces of a snapshot.
-func (s *Store) hash(snapshot *pebble.Snapshot, index uint64) (Digest, error) {
+// hash digests the replicated spaces of a snapshot of the database.
+func (d *database) hash(snapshot *pebble.Snapshot, index uint64) (Digest, error) {
 	result, hash := Digest{Index: index}, xxhash.New()
 	var sizes [2 * binary.MaxVarintLen64]byte
 	for _, space := range replicatedSpaces() {
@@ -147,7 +159,7 @@ func (s *Store) hash(snapshot *pebble.Snapshot, index uint64) (Digest, error) {
 			return Digest{}, err
 		}
 		for valid := iter.First(); valid; valid = iter.Next() {
-			if result.Records%digestStopEvery == 0 && s.stopping() {
+			if result.Records%digestStopEvery == 0 && d.over() {
 				return Digest{}, joinClose(ErrNotOpen, iter)
 			}
 			value, err := iter.ValueAndErr()

@@ -71,7 +71,7 @@ func TestDiskFull(t *testing.T) {
 		// Closing with the disk full does not wait for space.
 		fault.on.Store(true)
 		log.apply(t, s, put("c", "1"))
-		if _, err := s.db.AsyncFlush(); err != nil {
+		if _, err := s.current.Load().db.AsyncFlush(); err != nil {
 			t.Fatal(err)
 		}
 		begin := time.Now()
@@ -197,7 +197,7 @@ func TestOpenRefuses(t *testing.T) {
 	s, log := openStore(t, Options{FS: mem}), newTestLog()
 	log.apply(t, s, put("a", "1"))
 	closeStore(t, s)
-	db, err := pebble.Open(mem.PathJoin(testDir, "000001"), s.pebbleOptions())
+	db, err := pebble.Open(mem.PathJoin(testDir, "000001"), s.newDatabase("", "").pebbleOptions())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,31 +13,31 @@ func (s *Store) DurableApplied() uint64 { return s.durable.Load() }
 // Flush makes everything applied before the call durable. It may run beside
 // Apply; on a full disk it waits until there is space.
 func (s *Store) Flush() error {
-	db, err := s.acquire()
+	d, err := s.acquire()
 	if err != nil {
 		return err
 	}
-	defer s.mu.RUnlock()
+	defer d.release()
 	if s.durable.Load() >= s.applied.Load() {
 		return nil
 	}
-	return s.guard(func() error {
-		flushed, err := db.AsyncFlush()
+	return d.guard(func() error {
+		flushed, err := d.db.AsyncFlush()
 		if err != nil {
 			return fmt.Errorf("kv: flush group %d: %w", s.opts.Group, err)
 		}
 		select {
 		case <-flushed:
-		case <-s.failed:
-			return s.failure()
+		case <-d.failed:
+			return d.failure()
 		}
-		return s.refreshDurable(db)
+		return s.refreshDurable(d)
 	})
 }
 
 // refreshDurable reads the applied record as a crash would leave it.
-func (s *Store) refreshDurable(db *pebble.DB) error {
-	record, err := loadApplied(db, &pebble.IterOptions{
+func (s *Store) refreshDurable(d *database) error {
+	record, err := loadApplied(d.db, &pebble.IterOptions{
 		LowerBound:                []byte(spaceApplied),
 		UpperBound:                []byte(spaceBlobs),
 		OnlyReadGuaranteedDurable: true,
@@ -45,13 +45,15 @@ func (s *Store) refreshDurable(db *pebble.DB) error {
 	if err != nil {
 		return fmt.Errorf("kv: read the durable applied record: %w", err)
 	}
-	for {
-		// Two refreshes may overtake each other; the figure only rises.
-		old := s.durable.Load()
-		if record.Index <= old || s.durable.CompareAndSwap(old, record.Index) {
-			break
-		}
+	s.durableMu.Lock()
+	defer s.durableMu.Unlock()
+	// Two refreshes may overtake each other, and an install both: the figure is
+	// that of the state, and only rises.
+	if s.current.Load() != d || record.Index < s.durable.Load() {
+		return nil
 	}
+	s.durableTerm = record.Term
+	s.durable.Store(record.Index)
 	s.shared.settled(s, record.Index)
 	return nil
 }
@@ -66,9 +68,10 @@ func (s *Store) wake() {
 
 // maintain is the background goroutine: it refreshes cached figures after
 // flushes and compactions, and flushes when the node's budget asks. Close and
-// failure end it.
-func (s *Store) maintain(db *pebble.DB) {
+// failure end it, or another state.
+func (s *Store) maintain(d *database) {
 	defer s.background.Done()
+	defer d.release()
 	asked := false
 	for {
 		select {
@@ -76,27 +79,32 @@ func (s *Store) maintain(db *pebble.DB) {
 			return
 		case <-s.failed:
 			return
+		case <-d.retired:
+			return
 		case <-s.kick:
 		}
-		if s.failure() != nil {
+		if d.over() {
+			// The signal may have been meant for who comes after.
+			s.wake()
 			return
 		}
-		over := s.flushOver.Swap(false)
-		if err := s.refreshDurable(db); err != nil {
-			s.fail(err)
+		over := d.flushOver.Swap(false)
+		if err := s.refreshDurable(d); err != nil {
+			d.fail(err)
 			return
 		}
-		s.refreshFigures(db)
+		s.refreshFigures(d.db)
+		d.scrubbed.wake()
 		// A flush that failed is not over: Pebble repeats it. Asking for another
 		// on a full disk would wait for space, and Close for that.
-		failing := s.backoff.Load() > 0
+		failing := d.backoff.Load() > 0
 		if over && !failing {
 			asked = false
 			s.flushWanted.Store(false)
 		}
 		if s.flushWanted.Load() && !asked && !failing {
 			asked = true
-			if _, err := db.AsyncFlush(); err != nil {
+			if _, err := d.db.AsyncFlush(); err != nil {
 				asked = false
 				s.flushWanted.Store(false)
 				s.log.Warn("flushing for the memtable budget failed", "error", err)

@@ -39,6 +39,11 @@ var (
 	// range or direction. Start again without one.
 	ErrPageToken = errors.New("kv: page token does not belong to this range")
 
+	// ErrReplaced tells that an image took the place of the state more than 30
+	// seconds ago, or that the store closes, while a long read of the old state
+	// went on. Read again.
+	ErrReplaced = errors.New("kv: the state that is read was replaced")
+
 	// ErrDigestUnknown tells that the state passed an index without a digest
 	// being taken there, or that the digest was dropped for newer ones. Put a
 	// new TakeDigest into the log.

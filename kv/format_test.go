@@ -113,6 +113,7 @@ func TestMetricsString(t *testing.T) {
 		StateBytes: 5 << 30, MemTableBytes: 1536 << 10, JournalBytes: 900, L0Files: 4, L0Sublevels: 2, ReadAmplification: 5,
 		Flushes: 7, Compactions: 3, BackgroundErrors: 1, CacheHits: 90, CacheMisses: 10, Commands: 5000, Refused: 2, Repeated: 1,
 		Batches: 900, Sessions: 3, Replies: 12, ExpiredSessions: 4, Digests: 1,
+		ImagesCaptured: 6, Deltas: 2, ImagesInstalled: 1, DirectoriesSwept: 3, TablesScrubbed: 44, TablesDamaged: 1,
 	}
 	failed := Metrics{Group: 3, Failed: true, FeedMode: kvv1.FeedMode_FEED_MODE_VALUES}
 	golden(t, "metrics", m.String()+failed.String())

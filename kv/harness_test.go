@@ -167,9 +167,9 @@ func dump(tb testing.TB, s *Store) string {
 	tb.Helper()
 	var b strings.Builder
 	for _, space := range replicatedSpaces() {
-		dumpSpan(tb, s.db, &b, []byte(space), spaceEnd(space))
+		dumpSpan(tb, s.current.Load().db, &b, []byte(space), spaceEnd(space))
 	}
-	applied, err := loadApplied(s.db, nil)
+	applied, err := loadApplied(s.current.Load().db, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func dump(tb testing.TB, s *Store) string {
 func dumpAll(tb testing.TB, s *Store) string {
 	tb.Helper()
 	var b strings.Builder
-	dumpSpan(tb, s.db, &b, nil, nil)
+	dumpSpan(tb, s.current.Load().db, &b, nil, nil)
 	return b.String()
 }
 
@@ -202,7 +202,7 @@ func dumpSpan(tb testing.TB, db *pebble.DB, b *strings.Builder, lower, upper []b
 // journalAt decodes the journal row of an index.
 func journalAt(tb testing.TB, s *Store, index uint64) []journalOp {
 	tb.Helper()
-	raw, closer, err := s.db.Get(journalKey(nil, index))
+	raw, closer, err := s.current.Load().db.Get(journalKey(nil, index))
 	if err != nil {
 		tb.Fatalf("journal row %d: %v", index, err)
 	}

@@ -17,7 +17,7 @@ func replicated(tb testing.TB, s *Store) map[string]string {
 	tb.Helper()
 	rows := make(map[string]string)
 	for _, space := range replicatedSpaces() {
-		iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte(space), UpperBound: spaceEnd(space)})
+		iter, err := s.current.Load().db.NewIter(&pebble.IterOptions{LowerBound: []byte(space), UpperBound: spaceEnd(space)})
 		if err != nil {
 			tb.Fatal(err)
 		}

@@ -16,6 +16,8 @@ type counters struct {
 	batches, flushes, digests            atomic.Int64
 	backgroundErrors                     atomic.Int64
 	sessions, replies                    atomic.Int64
+	captured, deltas, installed, swept   atomic.Int64
+	scrubbed, damaged                    atomic.Int64
 }
 
 // figures are what the database told when it was last asked.
@@ -64,6 +66,11 @@ type Metrics struct {
 	Sessions, Replies, ExpiredSessions int64
 	// Digests taken since Open.
 	Digests int64
+	// ImagesCaptured since Open, Deltas among them; ImagesInstalled, and
+	// DirectoriesSwept that nothing referred to.
+	ImagesCaptured, Deltas, ImagesInstalled, DirectoriesSwept int64
+	// TablesScrubbed were read and found sound since Open, TablesDamaged not.
+	TablesScrubbed, TablesDamaged int64
 }
 
 // Metrics returns the store's figures. It never blocks.
@@ -96,6 +103,12 @@ func (s *Store) Metrics() Metrics {
 		Replies:           c.replies.Load(),
 		ExpiredSessions:   c.expired.Load(),
 		Digests:           c.digests.Load(),
+		ImagesCaptured:    c.captured.Load(),
+		Deltas:            c.deltas.Load(),
+		ImagesInstalled:   c.installed.Load(),
+		DirectoriesSwept:  c.swept.Load(),
+		TablesScrubbed:    c.scrubbed.Load(),
+		TablesDamaged:     c.damaged.Load(),
 	}
 }
 
@@ -145,6 +158,8 @@ func (m Metrics) String() string {
 	fmt.Fprintf(&b, "  commands  applied %d  refused %d  repeated %d  batches %d\n", m.Commands, m.Refused, m.Repeated, m.Batches)
 	fmt.Fprintf(&b, "  sessions  open %d  replies %d  expired %d\n", m.Sessions, m.Replies, m.ExpiredSessions)
 	fmt.Fprintf(&b, "  digests   taken %d\n", m.Digests)
+	fmt.Fprintf(&b, "  images    captured %d  deltas %d  installed %d  swept %d\n", m.ImagesCaptured, m.Deltas, m.ImagesInstalled, m.DirectoriesSwept)
+	fmt.Fprintf(&b, "  tables    scrubbed %d  damaged %d\n", m.TablesScrubbed, m.TablesDamaged)
 	return b.String()
 }
 

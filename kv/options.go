@@ -55,6 +55,18 @@ type Options struct {
 	// MemTableBytes is the size of one memtable, at least 64 KiB. Up to four
 	// exist before writes wait. Default 64 MiB.
 	MemTableBytes int
+	// ScrubBytesPerSecond bounds how fast the scrubber reads the tables of the
+	// state, in bytes per second; it reads each table twice, the second time
+	// from memory as a rule. Default 64 MiB; negative: no scrubber.
+	ScrubBytesPerSecond int64
+	// KeepImages returns the ids of the images that a READY record names: Open
+	// keeps their staged directories and removes all others that are not the
+	// state. Default: none are kept.
+	KeepImages func() [][]byte
+	// OnDamage is called for each table that the scrubber finds damaged, with an
+	// error that matches snapshot.ErrCorrupt. The store goes on, but makes no
+	// images. It is called on a goroutine of the store and must not close it.
+	OnDamage func(error)
 	// OnFailure is called once when the store fails, on the goroutine that
 	// found it, inside the database: it must return at once and call nothing of
 	// the store. Default: nothing; Failed reports the same.
@@ -74,6 +86,15 @@ func (o *Options) EnsureDefaults() {
 	}
 	if o.MemTableBytes == 0 {
 		o.MemTableBytes = 64 << 20
+	}
+	if o.ScrubBytesPerSecond == 0 {
+		o.ScrubBytesPerSecond = 64 << 20
+	}
+	if o.KeepImages == nil {
+		o.KeepImages = func() [][]byte { return nil }
+	}
+	if o.OnDamage == nil {
+		o.OnDamage = func(error) {}
 	}
 	if o.OnFailure == nil {
 		o.OnFailure = func(error) {}

@@ -42,18 +42,18 @@ const getTries = 2
 
 // get reads one record of a space.
 func (s *Store) get(space string, key []byte) (GetResult, error) {
-	db, err := s.acquire()
+	d, err := s.acquire()
 	if err != nil {
 		return GetResult{}, err
 	}
-	defer s.mu.RUnlock()
+	defer d.release()
 	storage := spaceKey(make([]byte, 0, prefixLen+len(key)), space, key)
 	result := GetResult{Record: Record{Key: storage[prefixLen:]}}
 	for range getTries {
 		// Apply raises applying before a commit and applied after it. Both
 		// equal around the read mean that no commit touched it.
 		result.Index = s.applied.Load()
-		raw, closer, err := db.Get(storage)
+		raw, closer, err := d.db.Get(storage)
 		if err != nil && !errors.Is(err, pebble.ErrNotFound) {
 			return GetResult{}, fmt.Errorf("kv: get %q: %w", key, err)
 		}
@@ -74,7 +74,7 @@ func (s *Store) get(space string, key []byte) (GetResult, error) {
 			return result, nil
 		}
 	}
-	return s.getWithIterator(db, storage)
+	return s.getWithIterator(d.db, storage)
 }
 
 // getWithIterator reads the record and the applied record of one state.

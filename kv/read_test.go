@@ -78,7 +78,7 @@ func TestGetWithIterator(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		slow, err := s.getWithIterator(s.db, spaceKey(nil, spaceRecords, []byte(key)))
+		slow, err := s.getWithIterator(s.current.Load().db, spaceKey(nil, spaceRecords, []byte(key)))
 		if err != nil || fmt.Sprintf("%+v", slow) != fmt.Sprintf("%+v", quick) {
 			t.Errorf("%s: %+v and %+v, %v", key, quick, slow, err)
 		}

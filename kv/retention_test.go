@@ -14,7 +14,7 @@ import (
 // many there are.
 func journalRange(t *testing.T, s *Store) (low, high uint64, count int) {
 	t.Helper()
-	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte(spaceJournal), UpperBound: spaceEnd(spaceJournal)})
+	iter, err := s.current.Load().db.NewIter(&pebble.IterOptions{LowerBound: []byte(spaceJournal), UpperBound: spaceEnd(spaceJournal)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func journalRange(t *testing.T, s *Store) (low, high uint64, count int) {
 // terms returns the first index of each term that has a row.
 func terms(t *testing.T, s *Store) map[uint64]uint64 {
 	t.Helper()
-	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte(spaceTerms), UpperBound: spaceEnd(spaceTerms)})
+	iter, err := s.current.Load().db.NewIter(&pebble.IterOptions{LowerBound: []byte(spaceTerms), UpperBound: spaceEnd(spaceTerms)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -71,11 +71,11 @@ func (s *Store) SpaceRange(ctx context.Context, o RangeOptions) (RangeResult, er
 
 // scan reads one page of a space.
 func (s *Store) scan(ctx context.Context, space string, o RangeOptions) (RangeResult, error) {
-	db, err := s.acquire()
+	d, err := s.acquire()
 	if err != nil {
 		return RangeResult{}, err
 	}
-	defer s.mu.RUnlock()
+	defer d.release()
 	lower, upper, _ := spaceSpan(space, o.Start, o.End)
 	if len(o.Page) > 0 && !o.CountOnly {
 		after, err := decodePageToken(o.Page, space, o.Reverse)
@@ -92,11 +92,11 @@ func (s *Store) scan(ctx context.Context, space string, o RangeOptions) (RangeRe
 			lower = append(key, 0)
 		}
 	}
-	iter, err := db.NewIter(nil)
+	iter, err := d.db.NewIter(nil)
 	if err != nil {
 		return RangeResult{}, fmt.Errorf("kv: range: %w", err)
 	}
-	result, err := page(ctx, iter, space, lower, upper, o)
+	result, err := page(ctx, d, iter, space, lower, upper, o)
 	if err = joinClose(err, iter); err != nil {
 		return RangeResult{}, fmt.Errorf("kv: range: %w", err)
 	}
@@ -105,7 +105,7 @@ func (s *Store) scan(ctx context.Context, space string, o RangeOptions) (RangeRe
 
 // page reads the page of [lower, upper). The applied record is read through the
 // same iterator, so both are of one state.
-func page(ctx context.Context, iter *pebble.Iterator, space string, lower, upper []byte, o RangeOptions) (RangeResult, error) {
+func page(ctx context.Context, d *database, iter *pebble.Iterator, space string, lower, upper []byte, o RangeOptions) (RangeResult, error) {
 	var result RangeResult
 	applied, err := readApplied(iter)
 	if err != nil {
@@ -123,8 +123,13 @@ func page(ctx context.Context, iter *pebble.Iterator, space string, lower, upper
 	}
 	size, read := 0, 0
 	for valid := first(); valid; valid = next() {
-		if read%rangeCheckEvery == 0 && ctx.Err() != nil {
-			return RangeResult{}, ctx.Err()
+		if read%rangeCheckEvery == 0 {
+			if ctx.Err() != nil {
+				return RangeResult{}, ctx.Err()
+			}
+			if d.ended() {
+				return RangeResult{}, ErrReplaced
+			}
 		}
 		read++
 		if o.CountOnly {

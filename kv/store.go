@@ -7,8 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/cockroachdb/pebble/v2"
-
 	"github.com/streamraft/streamraft/raftnode"
 )
 
@@ -28,29 +26,34 @@ type Store struct {
 	// writer is the apply goroutine's; nil before Open and after Close.
 	writer *writer
 
-	// mu is held for reading by everyone who uses db; Close takes it.
-	mu sync.RWMutex
-	db *pebble.DB
+	// dir is the state directory, as Open was told it.
+	dir atomic.Pointer[string]
+	// current is the database of the state; nil before Open and after Close.
+	// Whoever uses it holds a reference: see acquire.
+	current atomic.Pointer[database]
 
 	applied  atomic.Uint64
 	applying atomic.Uint64
 	durable  atomic.Uint64
-	term     atomic.Uint64
-	low      atomic.Uint64
-	feedMode atomic.Int32
-	counters counters
-	figures  atomic.Pointer[figures]
-	digests  digests
+	// durableMu keeps durable with its term, and with the current database.
+	durableMu   sync.Mutex
+	durableTerm uint64
+	term        atomic.Uint64
+	low         atomic.Uint64
+	feedMode    atomic.Int32
+	counters    counters
+	figures     atomic.Pointer[figures]
+	digests     digests
 
 	pending pendingBytes
 	// flushWanted: the budget asked for a flush that is not over; asking again
-	// would only cut memtables short. flushOver: one ended, perhaps in an error.
+	// would only cut memtables short.
 	flushWanted atomic.Bool
-	flushOver   atomic.Bool
-	backoff     atomic.Int64
 	kick        chan struct{}
 	closing     chan struct{}
 	background  sync.WaitGroup
+
+	damage atomic.Pointer[error]
 
 	failOnce  sync.Once
 	failed    chan struct{}
@@ -104,7 +107,7 @@ func (s *Store) Open(dir string) (raftnode.Applied, error) {
 			return err
 		}
 		applied = w.applied.Applied
-		s.install(w)
+		s.use(w)
 		return nil
 	})
 	if err != nil {
@@ -115,40 +118,64 @@ func (s *Store) Open(dir string) (raftnode.Applied, error) {
 
 // load opens the database in dir and reads what the writer holds in memory.
 func (s *Store) load(dir string) (*writer, error) {
-	db, err := s.openDatabase(dir)
+	d, err := s.openState(dir)
 	if err != nil {
 		return nil, err
 	}
-	w := &writer{s: s, db: db, sessions: newSessionTable(s.bounds)}
-	if w.applied, err = loadApplied(db, nil); err == nil {
-		w.clock = w.applied.Clock
-		err = loadSessions(db, w.sessions)
-	}
-	if err == nil {
-		w.journal, err = loadJournal(db, w.applied.journalLow, w.applied.Index)
-	}
+	w, err := s.loadWriter(d)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("kv: load the state in %s: %w", dir, err), db.Close())
+		return nil, errors.Join(err, d.db.Close())
 	}
 	return w, nil
 }
 
-// install puts a loaded database to use and starts the background goroutine.
-func (s *Store) install(w *writer) {
+// loadWriter reads what the writer of a database holds in memory.
+func (s *Store) loadWriter(d *database) (*writer, error) {
+	w := &writer{s: s, d: d, db: d.db}
+	if err := w.load(); err != nil {
+		return nil, fmt.Errorf("kv: load the state in %s: %w", d.path, err)
+	}
+	return w, nil
+}
+
+// load reads the applied record, the client sessions and the journal's size.
+func (w *writer) load() error {
+	var err error
+	if w.applied, err = loadApplied(w.db, nil); err != nil {
+		return err
+	}
+	w.clock = w.applied.Clock
+	w.sessions = newSessionTable(w.s.bounds)
+	if err := loadSessions(w.db, w.sessions); err != nil {
+		return err
+	}
+	w.journal, err = loadJournal(w.db, w.applied.journalLow, w.applied.Index)
+	return err
+}
+
+// use puts a loaded database to use and starts its background goroutines.
+func (s *Store) use(w *writer) {
 	s.writer = w
-	s.mu.Lock()
-	s.db = w.db
-	s.mu.Unlock()
+	w.d.live.Store(true)
+	s.durableMu.Lock()
+	s.current.Store(w.d)
+	// There is no WAL, so what was found there is what a crash leaves.
+	s.durable.Store(w.applied.Index)
+	s.durableTerm = w.applied.Term
+	s.durableMu.Unlock()
 	s.applying.Store(w.applied.Index)
 	s.publish(&w.applied)
 	s.counters.sessions.Store(int64(len(w.sessions.byID)))
 	s.counters.replies.Store(int64(w.sessions.replies))
-	// There is no WAL, so what Open found is what a crash leaves.
-	s.durable.Store(w.applied.Index)
 	s.digests.passed(w.applied.Index)
 	s.refreshFigures(w.db)
-	s.background.Add(1)
-	go s.maintain(w.db)
+	for _, work := range []func(*database){s.maintain, s.scrub} {
+		// It has the reference of being in use.
+		if w.d.retain() {
+			s.background.Add(1)
+			go work(w.d)
+		}
+	}
 }
 
 // publish makes an applied record visible to other goroutines.
@@ -174,13 +201,13 @@ func (s *Store) Close() error {
 	s.writer = nil
 	close(s.closing)
 	err := s.guard(func() error {
-		s.mu.Lock()
-		db := s.db
-		s.db = nil
-		s.mu.Unlock()
+		d := s.current.Swap(nil)
+		d.release()
+		close(d.cut)
 		s.background.Wait()
 		s.digests.stop()
-		return db.Close()
+		<-d.drained
+		return d.db.Close()
 	})
 	if err != nil && s.failure() == nil {
 		err = fmt.Errorf("kv: close the state of group %d: %w", s.opts.Group, err)
@@ -201,18 +228,4 @@ func (s *Store) leaveShared() error {
 		return s.shared.Close()
 	}
 	return nil
-}
-
-// acquire returns the database for reading; the caller calls s.mu.RUnlock when
-// the error is nil.
-func (s *Store) acquire() (*pebble.DB, error) {
-	if err := s.failure(); err != nil {
-		return nil, err
-	}
-	s.mu.RLock()
-	if s.db == nil {
-		s.mu.RUnlock()
-		return nil, ErrNotOpen
-	}
-	return s.db, nil
 }
