@@ -59,13 +59,16 @@ func judgeFailure(f *kvv1.Failure) verdict {
 	return v
 }
 
+// noAnswer is the problem of a node that is silent, or was not given the time.
+const noAnswer = "no answer in time"
+
 // judgeError judges the error of a call or of a stream. It does not know what
 // was sent: notApplied is set only where the node itself vouches for it.
 func judgeError(err error) verdict {
 	s, ok := status.FromError(err)
 	if !ok {
 		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-			return verdict{message: "no answer in time", again: true, elsewhere: true, cause: err}
+			return verdict{message: noAnswer, again: true, elsewhere: true, cause: err}
 		}
 		return verdict{message: err.Error(), again: true, elsewhere: true, kind: ErrUnavailable, cause: err}
 	}
@@ -82,7 +85,7 @@ func judgeError(err error) verdict {
 		v.message = plainTransportMessage(s.Message())
 		v.again, v.elsewhere, v.kind = true, true, ErrUnavailable
 	case codes.DeadlineExceeded, codes.Canceled:
-		v.message = "no answer in time"
+		v.message = noAnswer
 		v.again, v.elsewhere = true, true
 	case codes.InvalidArgument, codes.OutOfRange, codes.ResourceExhausted:
 		v.kind, v.notApplied = ErrInvalid, s.Code() == codes.InvalidArgument

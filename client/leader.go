@@ -22,6 +22,11 @@ func (t *trail) add(endpoint, problem string) {
 	if t.problems == nil {
 		t.problems = map[string]string{}
 	}
+	if problem == noAnswer && t.problems[endpoint] != "" {
+		// The last attempt is often cut short by the caller's deadline; what went
+		// wrong before says more.
+		return
+	}
 	t.problems[endpoint] = problem
 }
 
