@@ -100,8 +100,15 @@ func (a *appender) run() {
 			updates = append(updates, batch[i].update)
 			sync = sync || batch[i].sync
 		}
-		if len(updates) > 0 && !a.write(updates, sync) {
-			return
+		if len(updates) > 0 {
+			switch err := a.write(updates, sync); {
+			case errors.Is(err, raftlog.ErrInvalidUpdate):
+				if !a.writeEach(batch) {
+					return
+				}
+			case err != nil:
+				return
+			}
 		}
 		a.respond(batch)
 		if proving {
@@ -116,37 +123,63 @@ func (a *appender) run() {
 	}
 }
 
-// write appends updates; it returns false when the node stopped or failed.
+// setLogWaits notes whether the log waits for space.
+func (n *Node) setLogWaits(on bool) {
+	if n.logWaits.Load() != on {
+		n.setNoSpace(&n.logWaits, on)
+	}
+}
+
+// write appends updates; an error means that the node stopped or failed, or, with
+// ErrInvalidUpdate, that the log refused one of them and wrote none.
 // Where a new segment finds no space, nothing was written and it tries again
 // until there is some: nothing is acknowledged meanwhile.
-func (a *appender) write(updates []raftlog.Update, sync bool) bool {
-	waited := false
+func (a *appender) write(updates []raftlog.Update, sync bool) error {
 	for {
 		err := a.node.logStore.Append(updates, sync)
 		switch {
 		case err == nil:
-			if waited && a.node.diskUsage.Load() == nil {
-				// Nobody watches the space; that the append found some is the
-				// only sign there is.
-				a.node.setNoSpace(false)
-			}
-			return true
+			a.node.setLogWaits(false)
+			return nil
 		case errors.Is(err, raftlog.ErrNoSpace):
-			waited = true
-			a.node.setNoSpace(true)
+			a.node.setLogWaits(true)
 			a.node.log.Error("no space for the log; it waits until there is some", "error", err)
 			timer := time.NewTimer(a.node.opts.DiskCheckInterval)
 			select {
 			case <-a.node.stop:
 				timer.Stop()
-				return false
+				return errStopped
 			case <-timer.C:
 			}
+		case errors.Is(err, raftlog.ErrInvalidUpdate):
+			return err
 		default:
 			a.node.fail(fmt.Errorf("write the raft log in %s: %w", a.node.dir.log(), err))
+			return err
+		}
+	}
+}
+
+// writeEach writes the requests of a batch one by one, to find the update that
+// the log refuses: it breaks a rule that raft's own checks should have kept, so
+// that replica fails, and the other groups go on. It returns false when the node
+// stopped or failed.
+func (a *appender) writeEach(batch []appendRequest) bool {
+	for i := range batch {
+		r := &batch[i]
+		if r.group.failure.Load() != nil {
+			r.responses, r.done = nil, nil
+			continue
+		}
+		switch err := a.write([]raftlog.Update{r.update}, r.sync); {
+		case errors.Is(err, raftlog.ErrInvalidUpdate):
+			r.responses, r.done = nil, nil
+			r.group.fail(err)
+		case err != nil:
 			return false
 		}
 	}
+	return true
 }
 
 // respond delivers the responses of a batch that is durable: those to raft

@@ -61,7 +61,7 @@ func (a *applier) run() {
 			a.group.fail(errors.New("the state machine ended its goroutine"))
 		}
 		for _, o := range a.open {
-			a.group.finish(o.entry, nil, fmt.Errorf("%w: %w", ErrUncertain, a.group.closedError()))
+			a.group.finish(o.entry, nil, fmt.Errorf("%w: %v", ErrUncertain, a.group.closedError()))
 		}
 	}()
 	for {

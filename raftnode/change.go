@@ -90,7 +90,7 @@ func (g *Group) ChangeMembership(ctx context.Context, change Change) (index uint
 // CheckChange tells whether ChangeMembership would refuse a change now; nil if
 // it would propose it. Errors as there.
 func (g *Group) CheckChange(ctx context.Context, change Change) error {
-	if g.node.noSpace.Load() && g.soft.Load().role == RoleLeader {
+	if g.node.noSpace() && g.soft.Load().role == RoleLeader {
 		return fmt.Errorf("%w: node %s keeps %d bytes free; free some space and it goes on", ErrNoSpace, g.node.opts.Node, g.node.opts.DiskReserveBytes)
 	}
 	o := &g.node.opts

@@ -28,7 +28,7 @@ func (v *virtual) start(name string, fs vfs.FS, join raftnode.Join) raftnode.New
 	node, err := raftnode.Open(v.t.Context(), raftnode.Options{
 		Node: name, Dir: "/" + name, FS: fs, Join: &join, Address: name + ":1", Transport: v.net.Transport(name, name+":1"),
 		NewStateMachine:  func(uint64) raftnode.StateMachine { return v.machines[name] },
-		DiskReserveBytes: -1, LogSegmentBytes: 256 << 10, MaxCommandBytes: 64 << 10, MaxEntryBytes: 64 << 10, MaxMessageBytes: 64 << 10,
+		DiskReserveBytes: -1, LogSegmentBytes: 256 << 10, MaxCommandBytes: 64 << 10, MaxEntryBytes: 64 << 10, MaxMessageBytes: 16 << 10,
 	})
 	if err != nil {
 		v.t.Fatal(err)

@@ -40,8 +40,9 @@
 //
 // Per node: one that appends, one that ticks, one that watches the disk and cuts
 // the logs. Per group: one that steps, one that applies. None waits for another
-// with a lock held, and none but the append and apply goroutines blocks on a
-// disk.
+// with a lock held. The append and apply goroutines wait for the disk; the step
+// goroutine only where a member is so far behind that entries for it are no
+// longer in the log's cache.
 //
 // # What is durable when
 //

@@ -6,8 +6,8 @@ import (
 )
 
 // Outcome errors. They say what is known about a proposal; test with
-// errors.Is. A proposal that failed with anything but ErrUncertain or ErrFailed
-// was certainly not applied and never will be.
+// errors.Is. A proposal that failed with anything but ErrUncertain was certainly
+// not applied and never will be.
 var (
 	// ErrNotLeader: this replica does not lead the group; certainly not applied.
 	// errors.As with *NotLeaderError tells where the leader is.
@@ -32,12 +32,13 @@ var (
 	ErrNoSpace = errors.New("raftnode: disk is full, certainly not applied")
 
 	// ErrFailed: the node or the replica failed for good (disk error, state
-	// machine error); the proposal may be applied by the others. Close the node
-	// and open a new one. Node.Err and GroupStatus.Failure tell the cause.
+	// machine error) before the proposal was packed; certainly not applied. One
+	// that was packed ends with ErrUncertain instead. Close the node and open a
+	// new one. Node.Err and GroupStatus.Failure tell the cause.
 	ErrFailed = errors.New("raftnode: failed")
 
 	// ErrClosed: the node was closed before the proposal was packed; certainly
-	// not applied. One that was packed ends with ErrUncertain as well.
+	// not applied. One that was packed ends with ErrUncertain instead.
 	ErrClosed = errors.New("raftnode: closed")
 
 	// ErrTooLarge: the command is over Options.MaxCommandBytes; certainly not

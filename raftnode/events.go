@@ -3,8 +3,8 @@ package raftnode
 import "time"
 
 // EventListener is told what happens in a node. Every field may be nil. The
-// functions are called from the node's goroutines, one at a time per group,
-// and must return at once; they must not call back into the node.
+// functions are called from several of the node's goroutines, also at the same
+// time, and must return at once; they must not call back into the node.
 type EventListener struct {
 	// LeaderChanged: a replica learned of another leader (raft id and node; 0
 	// and "" while there is none) or another term.

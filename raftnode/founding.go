@@ -87,6 +87,9 @@ func (n *Node) askFounders(ctx context.Context) (founding *raftv1.Founding, wait
 	if waiting != "" {
 		return nil, waiting, nil
 	}
+	if own := hellos[0].GetReplicas(); !sameGroups(own, n.opts.Groups) {
+		return nil, "", fmt.Errorf("%w: directory %s was prepared for %d groups, but this node was started with %d, and no cluster has been founded with it; use the same number again, or empty the directory", ErrRefused, n.dir.path, len(own), len(n.opts.Groups))
+	}
 	if n.opts.Founders[0].Node != n.opts.Node {
 		return nil, fmt.Sprintf("node %s, the first of the list, founds the cluster once all answer it", n.opts.Founders[0].Node), nil
 	}
@@ -98,8 +101,14 @@ func (n *Node) checkFounder(f Founder, hello *raftv1.NodeHello) error {
 	if hello.GetNode() != f.Node {
 		return fmt.Errorf("%w: the founding list says that %s is node %s, but node %s answers there; correct --cluster on all nodes", ErrRefused, f.Address, f.Node, hello.GetNode())
 	}
-	if hello.GetFounding() != nil || len(hello.GetClusterId()) > 0 || len(hello.GetFounders()) == 0 {
+	if hello.GetProtocolVersion() != n.protocolVersion {
+		return fmt.Errorf("%w: node %s speaks raft protocol version %d, this node version %d; run the same release on both", ErrRefused, f.Node, hello.GetProtocolVersion(), n.protocolVersion)
+	}
+	if hello.GetFounding() != nil || len(hello.GetClusterId()) > 0 {
 		return nil
+	}
+	if len(hello.GetFounders()) == 0 {
+		return fmt.Errorf("%w: node %s at %s was started without a founding list; start it with --cluster %s", ErrRefused, f.Node, f.Address, founderList(n.opts.Founders))
 	}
 	theirs := make([]Founder, len(hello.GetFounders()))
 	for i, o := range hello.GetFounders() {
@@ -109,21 +118,41 @@ func (n *Node) checkFounder(f Founder, hello *raftv1.NodeHello) error {
 		return fmt.Errorf("%w: node %s was started with --cluster %s, this node with --cluster %s; use one list, in one order, on all nodes",
 			ErrRefused, f.Node, founderList(theirs), founderList(n.opts.Founders))
 	}
-	for _, group := range n.opts.Groups {
-		if _, ok := replicaIDOf(hello.GetReplicas(), group); !ok || len(hello.GetReplicas()) != len(n.opts.Groups) {
-			return fmt.Errorf("%w: node %s was started with %d groups, this node with %d; use the same number on all nodes",
-				ErrRefused, f.Node, len(hello.GetReplicas()), len(n.opts.Groups))
-		}
+	if !sameGroups(hello.GetReplicas(), n.opts.Groups) {
+		return fmt.Errorf("%w: node %s was started with %d groups, this node with %d; use the same number on all nodes",
+			ErrRefused, f.Node, len(hello.GetReplicas()), len(n.opts.Groups))
 	}
 	return nil
 }
 
+// sameGroups tells whether there is one replica for each of groups and no other.
+func sameGroups(replicas []*raftv1.ReplicaId, groups []uint64) bool {
+	for _, group := range groups {
+		if _, ok := replicaIDOf(replicas, group); !ok {
+			return false
+		}
+	}
+	return len(replicas) == len(groups)
+}
+
 // refuseWiped explains why an empty node cannot be who it says.
 func (n *Node) refuseWiped(f Founder, hello *raftv1.NodeHello) error {
+	named := len(hello.GetFounding().GetNodes()) == 0 // a member that joined keeps no list
+	for _, node := range hello.GetFounding().GetNodes() {
+		named = named || node.GetNode() == n.opts.Node
+	}
+	if !named {
+		return fmt.Errorf("%w: node %s at %s belongs to cluster %x, which was founded without a node %s; correct --cluster, or add this node to that cluster: streamraft node --name %s --data-dir %s --join %s",
+			ErrRefused, f.Node, f.Address, hello.GetFounding().GetClusterId(), n.opts.Node, n.opts.Node, n.dir.path, f.Address)
+	}
+	cluster := hello.GetClusterId()
+	if len(cluster) == 0 {
+		cluster = hello.GetFounding().GetClusterId() // it is just taking the record
+	}
 	return fmt.Errorf("%w: cluster %x exists (node %s at %s belongs to it) and knows node %s with another data directory; "+
 		"this directory, %s, is empty, so it cannot be the node it was: its votes and data are gone. "+
 		"Bring the old directory back, or let this empty one take its place: streamraft node --name %s --data-dir %s --replace %s",
-		ErrRefused, hello.GetClusterId(), f.Node, f.Address, n.opts.Node, n.dir.path, n.opts.Node, n.dir.path, f.Address)
+		ErrRefused, cluster, f.Node, f.Address, n.opts.Node, n.dir.path, n.opts.Node, n.dir.path, f.Address)
 }
 
 // standsIn tells whether this very directory is one of the founders.

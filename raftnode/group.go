@@ -47,6 +47,10 @@ type Group struct {
 	// floor: no member needs log entries at or below it, as far as the applied
 	// entries tell.
 	floor atomic.Uint64
+	// raftApplied is the index raft knows to be applied.
+	raftApplied atomic.Uint64
+	// cutting: a cut waits for the append goroutine.
+	cutting atomic.Bool
 
 	stopped   chan struct{} // closed when the replica stopped or failed
 	stopOnce  sync.Once
@@ -55,12 +59,14 @@ type Group struct {
 
 	// The rest belongs to the step goroutine.
 	raw        *raft.RawNode
+	storage    *logStorage
 	queue      []*proposal      // proposals not yet packed
 	sequence   uint64           // of the last packed entry
 	appending  int              // MsgStorageAppend not yet durable
 	reads      readIndexBatcher // reads that wait for a read index
 	transferTo uint64           // leader transfer under way
 	idleTicks  int              // since the last refresh of the status
+	handedTo   []uint64         // for want of space, in this round
 }
 
 // softState is what the step goroutine publishes.
@@ -83,13 +89,20 @@ func (g *Group) ID() uint64 { return g.id }
 func (g *Group) StateMachine() StateMachine { return g.machine }
 
 // newRaft makes the RawNode from the log and the applied record.
-func (g *Group) newRaft(applied Applied, membership *raftv1.Membership) error {
+func (g *Group) newRaft(applied Applied, membership *raftv1.Membership) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("raftnode: group %d: raft does not start from this log and membership: %v", g.id, p)
+		}
+	}()
 	o := &g.node.opts
+	g.storage = &logStorage{log: g.logs, commit: applied.Index, conf: confStateOf(membership)}
+	g.raftApplied.Store(applied.Index)
 	raw, err := raft.NewRawNode(&raft.Config{
 		ID:            g.raftID,
 		ElectionTick:  o.ElectionTicks,
 		HeartbeatTick: o.HeartbeatTicks,
-		Storage:       &logStorage{log: g.logs, commit: applied.Index, conf: confStateOf(membership)},
+		Storage:       g.storage,
 		Applied:       applied.Index,
 
 		AsyncStorageWrites:        true,
@@ -121,7 +134,11 @@ func (g *Group) newRaft(applied Applied, membership *raftv1.Membership) error {
 func (g *Group) run() {
 	defer func() {
 		if p := recover(); p != nil {
-			g.fail(fmt.Errorf("raft stopped on a broken invariant: %v", p))
+			if err := g.storage.failure(); err != nil {
+				g.fail(fmt.Errorf("read the raft log: %w", err)) // raft panics where its storage fails
+			} else {
+				g.fail(fmt.Errorf("raft stopped on a broken invariant: %v", p))
+			}
 		}
 		g.drain()
 	}()
@@ -134,16 +151,31 @@ func (g *Group) run() {
 		case <-g.mailbox.wake:
 		}
 		load := g.mailbox.take(spare)
+		select {
+		case <-g.stopped: // both were ready; nothing may be sent any more
+			g.queue = append(g.queue, load.proposals...)
+			g.reads.waiting = append(g.reads.waiting, load.reads...)
+			return
+		default:
+		}
 		g.step(&load)
 		spare = load
 	}
 }
 
 // step works through one load of mail.
+//
+// What has a caller waiting goes into the group's own queues first: a panic
+// below must not lose it, drain answers what is in them.
 func (g *Group) step(load *mail) {
+	g.queue = append(g.queue, load.proposals...)
+	g.reads.waiting = append(g.reads.waiting, load.reads...)
 	g.appending -= load.appended
 	for _, m := range load.local {
 		_ = g.raw.Step(m)
+		if m.GetType() == raftpb.MsgStorageApplyResp {
+			g.noteApplied(m.GetEntries())
+		}
 	}
 	for _, call := range load.calls {
 		call()
@@ -152,35 +184,57 @@ func (g *Group) step(load *mail) {
 	for _, id := range load.unreachable {
 		g.raw.ReportUnreachable(id)
 	}
-	// Entries stepped since the last Ready would all become one update of the
-	// log; bound it.
+	g.receiveAll(load.received)
+	g.propose()
+	g.reads.start(g)
+	g.handleReady()
+}
+
+// receiveAll steps messages from peers. Entries stepped since the last Ready all
+// become one update of the log, which must fit a batch.
+func (g *Group) receiveAll(received []*raftpb.Message) {
 	var bytes int64
-	for _, m := range load.received {
-		g.receive(m)
-		if bytes += messageBytes(m); bytes > g.node.opts.maxStepBytes() {
+	for _, m := range received {
+		size := logBytes(m.GetEntries())
+		if bytes > 0 && bytes+size > g.node.opts.maxStepBytes() {
 			g.handleReady()
 			bytes = 0
 		}
+		bytes += size
+		g.receive(m)
 	}
-	g.queue = append(g.queue, load.proposals...)
-	g.propose()
-	g.reads.add(g, load.reads)
-	g.handleReady()
+	if bytes > 0 {
+		g.handleReady()
+	}
+}
+
+// noteApplied publishes how far raft itself knows of the applying: it looks at
+// the log above that, so the log must not be cut there, however far the state
+// machine is.
+func (g *Group) noteApplied(entries []*raftpb.Entry) {
+	if n := len(entries); n > 0 {
+		g.raftApplied.Store(entries[n-1].GetIndex())
+	}
 }
 
 // receive steps a message from a peer, unless this replica must not take it.
 func (g *Group) receive(m *raftpb.Message) {
+	if reason := g.unfit(m); reason != "" {
+		g.metrics.stepErrors.Add(1)
+		g.log.Warn("a message from a peer is not stepped", "from", g.nodeOf(m.GetFrom()), "type", m.GetType(), "reason", reason)
+		return
+	}
 	switch m.GetType() {
-	case raftpb.MsgProp, raftpb.MsgSnap:
-		// Never sent by a peer of this version: proposals are not forwarded and
-		// no member needs a snapshot.
+	case raftpb.MsgProp, raftpb.MsgSnap, raftpb.MsgForgetLeader, raftpb.MsgTransferLeader:
+		// Never sent by a peer of this version: proposals and transfers are not
+		// forwarded and no member needs a snapshot.
 		return
 	case raftpb.MsgApp:
-		if len(m.GetEntries()) > 0 && g.node.noSpace.Load() {
+		if len(m.GetEntries()) > 0 && g.node.noSpace() {
 			return // the leader tries again; nothing was acknowledged
 		}
 	case raftpb.MsgTimeoutNow:
-		if g.node.noSpace.Load() {
+		if g.node.noSpace() {
 			return // a node without space must not become leader
 		}
 	}
@@ -195,7 +249,7 @@ func (g *Group) tick(ticks int) {
 	if ticks == 0 {
 		return
 	}
-	noSpace := g.node.noSpace.Load()
+	noSpace := g.node.noSpace()
 	for range ticks {
 		if (noSpace || g.node.removed.Load()) && g.soft.Load().role != RoleLeader {
 			g.raw.TickQuiesced()
@@ -204,7 +258,7 @@ func (g *Group) tick(ticks int) {
 		g.raw.Tick()
 	}
 	if noSpace && g.soft.Load().role == RoleLeader && g.transferTo == 0 {
-		if to := g.bestFollower(); to != 0 {
+		if to := g.nextFollower(); to != 0 {
 			g.log.Warn("handing leadership over for want of disk space", "to", g.nodeOf(to))
 			g.raw.TransferLeader(to)
 		}
@@ -313,11 +367,12 @@ func (g *Group) stop() { g.stopOnce.Do(func() { close(g.stopped) }) }
 
 // fail stops the replica for good; the node and its other groups go on.
 func (g *Group) fail(err error) {
-	if g.failure.CompareAndSwap(nil, &err) {
+	first := g.failure.CompareAndSwap(nil, &err)
+	g.stop() // before anything that could block, like a log on a dead disk
+	if first {
 		g.log.Error("replica stopped for good; close the node, repair the cause and start it again", "error", err)
 		g.node.opts.Listener.GroupFailed(g.id, err)
 	}
-	g.stop()
 }
 
 // drain ends everything that waits, once the step goroutine is done.
@@ -332,7 +387,7 @@ func (g *Group) drain() {
 		r.finish(0, err)
 	}
 	for _, e := range g.pending.takeAll() {
-		g.finish(e, nil, fmt.Errorf("%w: %w", ErrUncertain, err))
+		g.finish(e, nil, fmt.Errorf("%w: %v", ErrUncertain, err))
 	}
 	g.waiters.fail(err)
 }

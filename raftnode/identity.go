@@ -75,8 +75,17 @@ func loadIdentity(dir directory, name string, groups []uint64) (*identity, error
 	if err := id.drawReplicas(dir, groups); err != nil {
 		return nil, err
 	}
-	id.node = &raftv1.NodeRecord{Node: name, NodeIncarnation: randomBytes(16)}
-	return id, writeMessage(dir, dir.nodeFile(), nodeFormat, id.node)
+	return id, id.writeNode(dir, &raftv1.NodeRecord{Node: name, NodeIncarnation: randomBytes(16)})
+}
+
+// writeNode makes a new NODE durable, with the replicas of the directory in it.
+func (id *identity) writeNode(dir directory, node *raftv1.NodeRecord) error {
+	node.Replicas = id.replicas
+	if err := writeMessage(dir, dir.nodeFile(), nodeFormat, node); err != nil {
+		return err
+	}
+	id.node = node
+	return nil
 }
 
 // drawReplicas draws a raft id for each of groups that has none yet. They are
@@ -102,11 +111,25 @@ func (id *identity) drawReplicas(dir directory, groups []uint64) error {
 // checkUnused refuses a directory that has a log but no NODE: making a new
 // identity there would forget the votes in it.
 func checkUnused(dir directory) error {
-	names, err := dir.fs.List(dir.log())
-	if err != nil || len(names) == 0 {
-		return nil // no log: at most the leftovers of a first start that crashed
+	for _, path := range []string{dir.log(), dir.foundingFile()} {
+		var found bool
+		var err error
+		if path == dir.log() {
+			var names []string
+			names, err = dir.fs.List(path)
+			found = len(names) > 0
+		} else {
+			_, err = dir.fs.Stat(path)
+			found = err == nil
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("raftnode: look for %s: %w", path, err)
+		}
+		if found {
+			return fmt.Errorf("%w: %s is there but no file NODE; the directory is damaged or no node's. Restore NODE, or start with an empty directory", ErrRefused, path)
+		}
 	}
-	return fmt.Errorf("%w: %s holds a log but no file NODE; it is damaged or no node's directory. Restore NODE, or start with an empty directory", ErrRefused, dir.path)
+	return nil // at most the leftovers of a first start that crashed
 }
 
 func (id *identity) loadExisting(dir directory, name string) error {
@@ -114,25 +137,20 @@ func (id *identity) loadExisting(dir directory, name string) error {
 		return fmt.Errorf("%w: directory %s belongs to node %q, but this node was started as %q; start it with --name %s, or give it another directory",
 			ErrRefused, dir.path, id.node.GetNode(), name, id.node.GetNode())
 	}
-	names, err := dir.fs.List(dir.groups())
-	if err != nil {
-		return fmt.Errorf("raftnode: list %s: %w", dir.groups(), err)
-	}
-	for _, n := range names {
-		group, err := strconv.ParseUint(n, 10, 64)
-		if err != nil {
-			continue
-		}
+	for _, listed := range id.node.GetReplicas() {
 		r := &raftv1.ReplicaRecord{}
-		err = readMessage(dir, dir.replicaFile(group), replicaFormat, r)
-		if errors.Is(err, fs.ErrNotExist) && !id.founded() {
-			continue // a crash while a joining node drew it; nobody was told
+		path := dir.replicaFile(listed.GetGroup())
+		switch err := readMessage(dir, path, replicaFormat, r); {
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Errorf("%w: %s is missing: the directory of group %d is lost, and its replica must not begin anew. Bring it back, or replace the node", ErrDataLoss, path, listed.GetGroup())
+		case err != nil:
+			return fmt.Errorf("raftnode: group %d: the replica's id cannot be read, and without it the replica cannot vote safely: %w", listed.GetGroup(), err)
+		case r.GetGroup() != listed.GetGroup() || r.GetRaftId() != listed.GetRaftId():
+			return fmt.Errorf("%w: %s is of group %d, raft id %d, but NODE lists group %d, raft id %d; files of two nodes are mixed. Bring the right ones back, or replace the node",
+				ErrDataLoss, path, r.GetGroup(), r.GetRaftId(), listed.GetGroup(), listed.GetRaftId())
 		}
-		if err != nil {
-			return fmt.Errorf("raftnode: group %d: the replica's id cannot be read, and without it the replica cannot vote safely: %w", group, err)
-		}
-		id.replicas = append(id.replicas, &raftv1.ReplicaId{Group: group, RaftId: r.GetRaftId()})
 	}
+	id.replicas = id.node.GetReplicas()
 	founding := &raftv1.Founding{}
 	switch err := readMessage(dir, dir.foundingFile(), foundingFormat, founding); {
 	case err == nil:
@@ -151,11 +169,8 @@ func (id *identity) take(dir directory, founding *raftv1.Founding) error {
 	}
 	node := proto.CloneOf(id.node)
 	node.ClusterId, node.HistoryEpoch = founding.GetClusterId(), 1
-	if err := writeMessage(dir, dir.nodeFile(), nodeFormat, node); err != nil {
-		return err
-	}
-	id.founding, id.node = founding, node
-	return nil
+	id.founding = founding
+	return id.writeNode(dir, node)
 }
 
 // started notes that the first log batch of every group is durable.
@@ -165,11 +180,7 @@ func (id *identity) started(dir directory) error {
 	}
 	node := proto.CloneOf(id.node)
 	node.Started = true
-	if err := writeMessage(dir, dir.nodeFile(), nodeFormat, node); err != nil {
-		return err
-	}
-	id.node = node
-	return nil
+	return id.writeNode(dir, node)
 }
 
 func readMessage(dir directory, path string, format durable.Format, m proto.Message) error {

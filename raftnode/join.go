@@ -132,14 +132,6 @@ func (id *identity) join(dir directory, member *raftv1.NodeHello, groups []uint6
 	return id.writeNode(dir, node)
 }
 
-func (id *identity) writeNode(dir directory, node *raftv1.NodeRecord) error {
-	if err := writeMessage(dir, dir.nodeFile(), nodeFormat, node); err != nil {
-		return err
-	}
-	id.node = node
-	return nil
-}
-
 func joinRecord(j *Join) *raftv1.JoinRecord {
 	return &raftv1.JoinRecord{Addresses: slices.Clone(j.Addresses), Replace: j.Replace, Learner: j.Learner}
 }

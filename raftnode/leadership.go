@@ -38,8 +38,11 @@ func (g *Group) transferLeader(ctx context.Context, choose func() (uint64, error
 			g.handleReady()
 		}
 	})
-	if err != nil || problem != nil {
-		return firstError(err, problem)
+	if err != nil {
+		return err // problem may still be written
+	}
+	if problem != nil {
+		return problem
 	}
 	// Raft gives up after one election timeout; look again then.
 	limit := time.NewTimer(time.Duration(2*g.node.opts.ElectionTicks) * g.node.opts.TickInterval)
@@ -61,15 +64,6 @@ func (g *Group) transferLeader(ctx context.Context, choose func() (uint64, error
 			return fmt.Errorf("raftnode: group %d: leader transfer to %s was given up; it did not catch up or answer in time", g.id, g.nodeOf(target))
 		}
 	}
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // transferTarget finds the voter on a node, or the furthest one.
@@ -108,6 +102,20 @@ func (g *Group) bestFollower(except ...uint64) uint64 {
 		}
 	})
 	return best
+}
+
+// nextFollower is bestFollower for a leader that must go: one after the other is
+// asked, since the best may have no space either.
+func (g *Group) nextFollower() uint64 {
+	to := g.bestFollower(g.handedTo...)
+	if to == raft.None {
+		g.handedTo = nil
+		to = g.bestFollower()
+	}
+	if to != raft.None {
+		g.handedTo = append(g.handedTo, to)
+	}
+	return to
 }
 
 // Shutdown hands the node's leaderships over, as far as others take them before

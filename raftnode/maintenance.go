@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/streamraft/streamraft/raftnode/raftlog"
@@ -46,21 +47,29 @@ func (n *Node) watchDisk() {
 	}
 	usage, err := n.opts.FS.GetDiskUsage(n.opts.Dir)
 	if err != nil {
-		return // a file system that cannot tell is not watched
+		n.setNoSpace(&n.belowReserve, false) // a file system that cannot tell is not watched
+		return
 	}
 	n.diskUsage.Store(&usage)
 	reserve := uint64(n.opts.DiskReserveBytes)
-	if n.noSpace.Load() {
+	if n.belowReserve.Load() {
 		// Some more than the reserve, so that the mode does not flap.
-		n.setNoSpace(usage.AvailBytes < reserve+reserve/4)
-	} else {
-		n.setNoSpace(usage.AvailBytes < reserve)
+		reserve += reserve / 4
 	}
+	n.setNoSpace(&n.belowReserve, usage.AvailBytes < reserve)
 }
 
-// setNoSpace switches the mode in which the node takes no writes.
-func (n *Node) setNoSpace(on bool) {
-	if n.noSpace.Swap(on) == on {
+// noSpace tells that the node takes no writes: too little space is left, or the
+// log waits for some (a quota can be reached while the disk has space).
+func (n *Node) noSpace() bool { return n.belowReserve.Load() || n.logWaits.Load() }
+
+// setNoSpace sets one of the two reasons for that mode, and tells of a change.
+func (n *Node) setNoSpace(reason *atomic.Bool, on bool) {
+	n.spaceMu.Lock()
+	defer n.spaceMu.Unlock()
+	before := n.noSpace()
+	reason.Store(on)
+	if on = n.noSpace(); on == before {
 		return
 	}
 	var available uint64
@@ -102,9 +111,9 @@ func (g *Group) cutLog() {
 	if g.failure.Load() != nil || g.node.failed() {
 		return
 	}
-	to := min(g.machine.DurableApplied(), g.floor.Load())
+	to := min(g.machine.DurableApplied(), g.floor.Load(), g.raftApplied.Load())
 	first := g.logs.FirstIndex()
-	if to < first || !g.worthCutting(first, to) {
+	if to < first || !g.worthCutting(first, to) || g.cutting.Swap(true) {
 		return
 	}
 	term, err := g.logs.Term(to)
@@ -116,7 +125,10 @@ func (g *Group) cutLog() {
 		group:  g,
 		update: raftlog.Update{Group: g.id, Marker: &raftlog.Marker{Index: to, Term: term}},
 		sync:   true,
-		done:   func() { g.node.opts.Listener.LogCut(g.id, to) },
+		done: func() {
+			g.cutting.Store(false)
+			g.node.opts.Listener.LogCut(g.id, to)
+		},
 	})
 }
 

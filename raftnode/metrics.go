@@ -78,7 +78,7 @@ func (n *Node) Status() Status {
 		Removed:         n.removed.Load(),
 		HistoryEpoch:    n.identity.node.GetHistoryEpoch(),
 		NodeIncarnation: fmt.Sprintf("%x", n.identity.node.GetNodeIncarnation()),
-		NoSpace:         n.noSpace.Load(),
+		NoSpace:         n.noSpace(),
 		LogDiskBytes:    n.logStore.DiskBytes(),
 	}
 	for _, f := range n.identity.founding.GetNodes() {

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -40,8 +42,10 @@ type Node struct {
 	ordered []*Group
 	ready   atomic.Bool // groups may be given messages
 
-	noSpace   atomic.Bool
-	diskUsage atomic.Pointer[vfs.DiskUsage]
+	spaceMu      sync.Mutex  // of changes of the two flags
+	belowReserve atomic.Bool // less than the reserve is free
+	logWaits     atomic.Bool // the log waits for space
+	diskUsage    atomic.Pointer[vfs.DiskUsage]
 
 	stop      chan struct{} // closed when the node stops or failed
 	stopOnce  sync.Once
@@ -94,7 +98,10 @@ func (n *Node) open(ctx context.Context) error {
 		return fmt.Errorf("raftnode: make the directory: %w", err)
 	}
 	lock, err := n.opts.FS.Lock(n.dir.lockFile())
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.ENOLCK):
+		return fmt.Errorf("raftnode: lock %s: %w; see to it that this process may write there", n.dir.lockFile(), err)
+	case err != nil:
 		return fmt.Errorf("%w: %s: %w; stop that node, or use another directory", ErrLocked, n.dir.path, err)
 	}
 	n.lock = lock
@@ -168,6 +175,11 @@ func (n *Node) openLog() error {
 			Group: r.GetGroup(), Entries: entries,
 			HardState: foundingHardState(len(entries)),
 		})
+	}
+	for _, group := range n.logStore.Groups() {
+		if _, ok := replicaIDOf(n.identity.replicas, group); !ok {
+			return fmt.Errorf("%w: the log in %s holds group %d, but the node has no replica of it; bring %s back, or replace the node", ErrDataLoss, n.dir.log(), group, n.dir.group(group))
+		}
 	}
 	if len(first) > 0 {
 		if err := n.logStore.Append(first, true); err != nil {
@@ -380,10 +392,10 @@ func (n *Node) fail(err error) {
 	if !n.failure.CompareAndSwap(nil, &err) {
 		return
 	}
+	n.halt() // before anything that could block, like a log on the dead disk
+	close(n.failedCh)
 	n.log.Error("node failed for good; repair the cause and start it again", "error", err)
 	n.opts.Listener.NodeFailed(err)
-	close(n.failedCh)
-	n.halt()
 }
 
 // halt ends the node's goroutines; it does not wait.

@@ -430,7 +430,8 @@ func TestOverload(t *testing.T) {
 		t.Errorf("over the pending bytes: %v, want ErrOverloaded", err)
 	}
 	c.stop(leader)
-	if err := <-outcomes; !errors.Is(err, raftnode.ErrUncertain) && !errors.Is(err, raftnode.ErrNotLeader) {
+	err := <-outcomes
+	if !errors.Is(err, raftnode.ErrUncertain) && !errors.Is(err, raftnode.ErrNotLeader) && !errors.Is(err, raftnode.ErrClosed) {
 		t.Errorf("closed while it waited: %v, want ErrUncertain", err)
 	}
 }

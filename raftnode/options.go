@@ -90,7 +90,8 @@ type Options struct {
 	// MaxPendingBytes bounds, per group, the commands that wait for their
 	// result; over it Propose answers ErrOverloaded. 0: 64 MiB.
 	MaxPendingBytes int64
-	// MaxMessageBytes bounds the entries of one append message. 0: 1 MiB.
+	// MaxMessageBytes bounds the entries of one append message, by their protobuf
+	// size. 0: 1 MiB, or an eighth of a log batch if that is less.
 	MaxMessageBytes uint64
 	// MaxInflightBytes bounds, per follower, what was sent and is not
 	// acknowledged yet. 0: 32 MiB.
@@ -138,12 +139,12 @@ func (o *Options) EnsureDefaults() {
 	setDefault(&o.MaxEntryBytes, 512<<10)
 	setDefault(&o.MaxEntryCommands, 4096)
 	setDefault(&o.MaxPendingBytes, 64<<20)
-	setDefault(&o.MaxMessageBytes, 1<<20)
 	setDefault(&o.MaxInflightBytes, 32<<20)
 	setDefault(&o.MaxInboxBytes, 32<<20)
 	setDefault(&o.MaxApplyBytes, 4<<20)
 	setDefault(&o.LogBudgetBytes, 64<<20)
 	setDefault(&o.LogSegmentBytes, 64<<20)
+	setDefault(&o.MaxMessageBytes, min(1<<20, uint64(max(o.maxBatchBytes(), 0)/8)))
 	setDefault(&o.LogCacheBytes, 64<<20)
 	setDefault(&o.DiskReserveBytes, 256<<20)
 	setDefault(&o.DiskCheckInterval, time.Second)
@@ -195,7 +196,7 @@ func (o *Options) Validate() error {
 		bad("MaxEntryCommands %d is not in 1..%d", o.MaxEntryCommands, MaxOrdinals)
 	}
 	if o.MaxCommandBytes < 1 || o.MaxCommandBytes > 8<<20 {
-		bad("MaxCommandBytes %d is not in 1..8 MiB (a log batch holds 16 MiB)", o.MaxCommandBytes)
+		bad("MaxCommandBytes %d is not in 1..8 MiB", o.MaxCommandBytes)
 	}
 	if o.MaxEntryBytes < 1 || o.MaxEntryBytes > 4<<20 {
 		bad("MaxEntryBytes %d is not in 1..4 MiB", o.MaxEntryBytes)
@@ -207,10 +208,28 @@ func (o *Options) Validate() error {
 		bad("MaxMessageBytes %d is over 4 MiB", o.MaxMessageBytes)
 	}
 	// One update of the log must fit one batch; see maxStepBytes.
-	largest := max(int64(o.MaxCommandBytes), int64(o.MaxEntryBytes), int64(o.MaxMessageBytes)) + maxPayloadHeader + 64
-	if o.maxStepBytes()+largest > o.maxBatchBytes() {
-		bad("LogSegmentBytes %d holds log batches of %d bytes; MaxCommandBytes %d, MaxEntryBytes %d and MaxMessageBytes %d must each be at most %d, or the segment larger",
-			o.LogSegmentBytes, o.maxBatchBytes(), o.MaxCommandBytes, o.MaxEntryBytes, o.MaxMessageBytes, o.maxBatchBytes()-o.maxStepBytes()-maxPayloadHeader-64)
+	const overhead = maxPayloadHeader + 2*entryLogBytes
+	if largest := int64(max(o.MaxCommandBytes, o.MaxEntryBytes)) + overhead; largest > o.maxBatchBytes()-o.maxStepBytes() {
+		bad("LogSegmentBytes %d holds log batches of %d bytes; MaxCommandBytes %d and MaxEntryBytes %d must be at most %d, or the segment larger",
+			o.LogSegmentBytes, o.maxBatchBytes(), o.MaxCommandBytes, o.MaxEntryBytes, o.maxBatchBytes()-o.maxStepBytes()-overhead)
+	}
+	// Raft counts entries by their protobuf size; small ones take up to three
+	// times that in the log.
+	if o.MaxMessageBytes > uint64(o.maxBatchBytes()/8) {
+		bad("MaxMessageBytes %d must be at most %d, an eighth of a log batch, or LogSegmentBytes larger", o.MaxMessageBytes, o.maxBatchBytes()/8)
+	}
+	if largest := max(o.MaxCommandBytes, o.MaxEntryBytes) + 64<<10; largest > transport.MaxMessageBytes {
+		bad("MaxCommandBytes %d and MaxEntryBytes %d must be at most %d: a message between nodes must hold them", o.MaxCommandBytes, o.MaxEntryBytes, transport.MaxMessageBytes-64<<10)
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{
+		{"DiskCheckInterval", int64(o.DiskCheckInterval)}, {"LogBudgetBytes", o.LogBudgetBytes}, {"MaxInboxBytes", o.MaxInboxBytes},
+	} {
+		if f.value <= 0 {
+			bad("%s is %d, must be above 0", f.name, f.value)
+		}
 	}
 	groups := make(map[uint64]bool)
 	for _, g := range o.Groups {

@@ -48,7 +48,7 @@ func inBubble(t *testing.T, test func(*testing.T, *virtual)) {
 					Node: f.Node, Dir: "/" + f.Node, FS: vfs.NewMem(), Founders: founders,
 					Groups: []uint64{raftnode.FirstDataGroup}, Transport: net.Transport(f.Node, f.Address),
 					NewStateMachine:  func(uint64) raftnode.StateMachine { return v.machines[f.Node] },
-					DiskReserveBytes: -1, LogSegmentBytes: 256 << 10, MaxCommandBytes: 64 << 10, MaxEntryBytes: 64 << 10, MaxMessageBytes: 64 << 10,
+					DiskReserveBytes: -1, LogSegmentBytes: 256 << 10, MaxCommandBytes: 64 << 10, MaxEntryBytes: 64 << 10, MaxMessageBytes: 16 << 10,
 				})
 				results <- opened{f.Node, node, err}
 			}()

@@ -74,8 +74,10 @@ func decodePayloadHeader(data []byte) (h payloadHeader, commands []byte, err err
 		fields[i], rest = v, rest[n:]
 	}
 	h.sequence, h.clock, h.floor = fields[0], int64(fields[1]), fields[2]
-	if h.clock < 0 || fields[3] == 0 || fields[3] > MaxOrdinals || fields[3] > uint64(len(rest)) {
-		return h, nil, fmt.Errorf("%w: clock %d, %d commands in %d bytes", errPayload, h.clock, fields[3], len(rest))
+	// A leader with a clock before 1970 or far beyond must not stop every replica.
+	h.clock = max(0, h.clock)
+	if fields[3] == 0 || fields[3] > MaxOrdinals || fields[3] > uint64(len(rest)) {
+		return h, nil, fmt.Errorf("%w: %d commands in %d bytes", errPayload, fields[3], len(rest))
 	}
 	h.commands = int(fields[3])
 	return h, rest, nil

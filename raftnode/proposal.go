@@ -1,8 +1,10 @@
 package raftnode
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -16,6 +18,13 @@ type proposal struct {
 	// from queued first decides.
 	state atomic.Int32
 }
+
+// proposalOverhead is what a proposal counts for beside its command: else empty
+// commands could fill the memory unseen.
+const proposalOverhead = 256
+
+// cost is what the proposal counts for in Options.MaxPendingBytes.
+func (p *proposal) cost() int64 { return int64(len(p.command)) + proposalOverhead }
 
 const (
 	proposalQueued    int32 = iota // waits to be packed into an entry
@@ -44,13 +53,13 @@ type pendingProposals struct {
 }
 
 // admit takes room for one command; false if limit is reached.
-func (p *pendingProposals) admit(size int, limit int64) bool {
+func (p *pendingProposals) admit(size, limit int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.bytes > 0 && p.bytes+int64(size) > limit {
+	if p.bytes > 0 && p.bytes+size > limit {
 		return false
 	}
-	p.bytes += int64(size)
+	p.bytes += size
 	p.count++
 	return true
 }
@@ -72,11 +81,8 @@ func (p *pendingProposals) add(e *proposedEntry) {
 // drop takes an entry out that raft did not accept.
 func (p *pendingProposals) drop(e *proposedEntry) {
 	p.mu.Lock()
-	for i, o := range p.entries {
-		if o == e {
-			p.entries = append(p.entries[:i], p.entries[i+1:]...)
-			break
-		}
+	if i, found := p.find(e.sequence); found {
+		p.entries = slices.Delete(p.entries, i, i+1)
 	}
 	p.mu.Unlock()
 }
@@ -84,26 +90,33 @@ func (p *pendingProposals) drop(e *proposedEntry) {
 // located notes where raft put an entry.
 func (p *pendingProposals) located(sequence, index, term uint64) {
 	p.mu.Lock()
-	for i := len(p.entries) - 1; i >= 0; i-- {
-		if e := p.entries[i]; e.sequence == sequence && e.index == 0 {
-			e.index, e.term = index, term
-			break
-		}
+	if i, found := p.find(sequence); found {
+		p.entries[i].index, p.entries[i].term = index, term
 	}
 	p.mu.Unlock()
+}
+
+// find looks an open entry up; sequences rise.
+func (p *pendingProposals) find(sequence uint64) (int, bool) {
+	return slices.BinarySearchFunc(p.entries, sequence, func(e *proposedEntry, s uint64) int { return cmp.Compare(e.sequence, s) })
 }
 
 // take removes and returns the open entry with this sequence, or nil.
 func (p *pendingProposals) take(sequence uint64) *proposedEntry {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i, e := range p.entries {
-		if e.sequence == sequence {
-			p.entries = append(p.entries[:i], p.entries[i+1:]...)
-			return e
-		}
+	i, found := p.find(sequence)
+	if !found {
+		return nil
 	}
-	return nil
+	e := p.entries[i]
+	if i == 0 {
+		p.entries[0] = nil
+		p.entries = p.entries[1:]
+	} else {
+		p.entries = slices.Delete(p.entries, i, i+1)
+	}
+	return e
 }
 
 // takeOverwritten removes and returns the open entries that can no longer
@@ -113,17 +126,18 @@ func (p *pendingProposals) take(sequence uint64) *proposedEntry {
 func (p *pendingProposals) takeOverwritten(index, term uint64) []*proposedEntry {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var lost []*proposedEntry
-	kept := p.entries[:0]
-	for _, e := range p.entries {
-		if e.index != 0 && (e.index <= index || e.term < term) {
-			lost = append(lost, e)
-		} else {
-			kept = append(kept, e)
-		}
+	// Terms rise along the list, and indexes within a term: what is lost stands in
+	// front.
+	n := 0
+	for n < len(p.entries) && p.entries[n].index != 0 && (p.entries[n].index <= index || p.entries[n].term < term) {
+		n++
 	}
-	clear(p.entries[len(kept):])
-	p.entries = kept
+	if n == 0 {
+		return nil
+	}
+	lost := slices.Clone(p.entries[:n])
+	clear(p.entries[:n])
+	p.entries = p.entries[n:]
 	return lost
 }
 
@@ -166,17 +180,16 @@ func (g *Group) submit(command []byte, done func(Result, error)) (*proposal, err
 	if s := g.soft.Load(); s.role != RoleLeader {
 		return nil, g.notLeader()
 	}
-	if g.node.noSpace.Load() {
+	if g.node.noSpace() {
 		return nil, fmt.Errorf("%w: node %s keeps %d bytes free; free some space and it goes on", ErrNoSpace, g.node.opts.Node, g.node.opts.DiskReserveBytes)
 	}
-	size := len(command)
-	if !g.pending.admit(size, g.node.opts.MaxPendingBytes) {
+	p := &proposal{command: command, done: done}
+	if !g.pending.admit(p.cost(), g.node.opts.MaxPendingBytes) {
 		g.metrics.overloaded.Add(1)
 		return nil, fmt.Errorf("%w: group %d has %d bytes waiting", ErrOverloaded, g.id, g.node.opts.MaxPendingBytes)
 	}
-	p := &proposal{command: command, done: done}
 	if err := g.mailbox.putProposal(p); err != nil {
-		g.pending.release(1, int64(size))
+		g.pending.release(1, p.cost())
 		return nil, g.closedError()
 	}
 	return p, nil
@@ -230,9 +243,12 @@ func (g *Group) finish(e *proposedEntry, results []Result, err error) {
 // refuse ends queued proposals that never reached raft.
 func (g *Group) refuse(proposals []*proposal, err error) {
 	for _, p := range proposals {
-		g.pending.release(1, int64(len(p.command)))
-		if p.state.CompareAndSwap(proposalQueued, proposalCancelled) {
+		switch {
+		case p.state.CompareAndSwap(proposalQueued, proposalCancelled):
+			g.pending.release(1, p.cost())
 			p.done(Result{}, err)
+		case p.state.Load() == proposalCancelled:
+			g.pending.release(1, p.cost())
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -34,7 +35,7 @@ func (g *Group) propose() {
 		if !g.proposeEntry(batch, size) {
 			break
 		}
-		if bytes += int64(size); bytes > g.node.opts.maxStepBytes() {
+		if bytes += int64(size) + int64(len(batch))*binary.MaxVarintLen32 + maxPayloadHeader + entryLogBytes; bytes > g.node.opts.maxStepBytes() {
 			g.handleReady()
 			bytes = 0
 		}
@@ -70,9 +71,9 @@ func (g *Group) proposeEntry(batch []*proposal, size int) bool {
 	for _, p := range batch {
 		if p.state.CompareAndSwap(proposalQueued, proposalPacked) {
 			e.proposals = append(e.proposals, p)
-			e.bytes += int64(len(p.command))
+			e.bytes += p.cost()
 		} else {
-			g.pending.release(1, int64(len(p.command)))
+			g.pending.release(1, p.cost())
 		}
 	}
 	if len(e.proposals) == 0 {
@@ -80,7 +81,7 @@ func (g *Group) proposeEntry(batch []*proposal, size int) bool {
 	}
 	data := make([]byte, 0, maxPayloadHeader+size+4*len(batch))
 	data = appendPayloadHeader(data, payloadHeader{
-		origin: g.origin, sequence: e.sequence, clock: g.node.opts.Clock.Now().UnixMilli(),
+		origin: g.origin, sequence: e.sequence, clock: max(0, g.node.opts.Clock.Now().UnixMilli()),
 		floor: g.memberFloor(), commands: len(e.proposals),
 	})
 	for _, p := range e.proposals {

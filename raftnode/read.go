@@ -1,10 +1,12 @@
 package raftnode
 
 import (
+	"container/heap"
 	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -44,7 +46,7 @@ func (g *Group) Read(ctx context.Context, o ReadOptions) (index uint64, err erro
 	if err := g.failure.Load(); err != nil {
 		return 0, g.closedError()
 	}
-	r := &readRequest{minIndex: o.MinIndex, done: make(chan readResult, 1)}
+	r := &readRequest{minIndex: o.MinIndex, done: make(chan readResult, 1), position: -1}
 	switch o.Level {
 	case Linearizable:
 		if err := g.mailbox.putRead(r); err != nil {
@@ -59,7 +61,7 @@ func (g *Group) Read(ctx context.Context, o ReadOptions) (index uint64, err erro
 	case result := <-r.done:
 		return result.index, result.err
 	case <-ctx.Done():
-		r.abandoned.Store(true)
+		g.waiters.leave(r)
 		s := g.soft.Load()
 		if s.leader == raft.None {
 			return 0, fmt.Errorf("raftnode: group %d: read gave up; no leader is known, so most of the replicas cannot be reached or are electing: %w", g.id, context.Cause(ctx))
@@ -76,6 +78,10 @@ type readRequest struct {
 	minIndex  uint64
 	done      chan readResult
 	abandoned atomic.Bool
+	// index it waits for and its position among those who wait, -1 for none;
+	// both are applyWaiters'.
+	index    uint64
+	position int
 }
 
 type readResult struct {
@@ -90,10 +96,16 @@ func (r *readRequest) finish(index uint64, err error) { r.done <- readResult{ind
 type readIndexBatcher struct {
 	waiting []*readRequest
 	round   []*readRequest // reads of the round under way
-	context uint64         // of the round under way, 0 for none
-	next    uint64
-	ticks   int
+	// contexts of the round under way, oldest first; none if there is none. A
+	// round whose answer is overdue is asked for again under a new context, but
+	// the answer to any of them will do: all its reads began before the first.
+	contexts []uint64
+	next     uint64
+	ticks    int
 }
+
+// maxReadContexts bounds the contexts of a round; the oldest is forgotten.
+const maxReadContexts = 64
 
 // newReadIndexBatcher starts the contexts at random: a context that an earlier
 // opening of this replica, or another replica, used could be answered by an
@@ -102,66 +114,71 @@ func newReadIndexBatcher() readIndexBatcher {
 	return readIndexBatcher{next: rand.Uint64() | 1}
 }
 
-func (b *readIndexBatcher) add(g *Group, reads []*readRequest) {
-	b.waiting = append(b.waiting, reads...)
-	b.start(g)
-}
-
 // start begins a round if none is under way.
 func (b *readIndexBatcher) start(g *Group) {
-	if b.context != 0 || len(b.waiting) == 0 {
+	if len(b.contexts) > 0 || len(b.waiting) == 0 {
 		return
 	}
 	b.round, b.waiting = b.waiting, b.round[:0]
-	b.context, b.ticks = b.next, 0
+	b.ask(g)
+}
+
+// ask asks raft for the read index of the round under way.
+func (b *readIndexBatcher) ask(g *Group) {
+	if len(b.contexts) == maxReadContexts {
+		b.contexts = slices.Delete(b.contexts, 0, 1)
+	}
+	b.contexts = append(b.contexts, b.next)
+	b.ticks = 0
+	// Raft wants contexts of exactly 8 bytes and drops the request if it knows
+	// no leader; tick tries again.
+	g.raw.ReadIndex(binary.BigEndian.AppendUint64(nil, b.next))
 	if b.next += 2; b.next == 0 {
 		b.next = 1
 	}
-	// Raft wants contexts of exactly 8 bytes and drops the request if it knows
-	// no leader; tick tries again.
-	g.raw.ReadIndex(binary.BigEndian.AppendUint64(nil, b.context))
 	g.metrics.readRounds.Add(1)
 }
 
 // ready takes the answers of raft.
 func (b *readIndexBatcher) ready(g *Group, states []raft.ReadState) {
 	for _, s := range states {
-		if len(s.RequestCtx) != 8 || b.context == 0 || binary.BigEndian.Uint64(s.RequestCtx) != b.context {
-			continue // the answer to a round that was given up
+		if len(s.RequestCtx) != 8 || !slices.Contains(b.contexts, binary.BigEndian.Uint64(s.RequestCtx)) {
+			continue // the second answer to a round
 		}
-		for i, r := range b.round {
+		round := b.round
+		b.round, b.contexts = nil, b.contexts[:0]
+		for _, r := range round {
 			g.waiters.await(max(s.Index, r.minIndex), r)
-			b.round[i] = nil
 		}
-		b.round, b.context = b.round[:0], 0
 		b.start(g)
 	}
 }
 
-// tick starts a round anew, under a new context, when its answer is overdue:
-// the request, a heartbeat or the answer was lost, or the leader changed.
+// tick asks again when the answer is overdue: the request, a heartbeat or the
+// answer was lost, or the leader changed. Reads that were given up are dropped.
 func (b *readIndexBatcher) tick(g *Group, ticks int) {
-	if b.context == 0 {
+	if len(b.contexts) == 0 {
 		return
 	}
 	if b.ticks += ticks; b.ticks < 2*g.node.opts.HeartbeatTicks {
 		return
 	}
-	again := append(b.round, b.waiting...)
-	b.round, b.waiting, b.context = nil, again[:0], 0
-	for _, r := range again {
-		if !r.abandoned.Load() {
-			b.waiting = append(b.waiting, r)
-		}
+	abandoned := func(r *readRequest) bool { return r.abandoned.Load() }
+	b.round = slices.DeleteFunc(b.round, abandoned)
+	b.waiting = slices.DeleteFunc(b.waiting, abandoned)
+	if len(b.round) == 0 {
+		b.contexts = b.contexts[:0]
+		b.start(g)
+		return
 	}
-	b.start(g)
+	b.ask(g)
 }
 
 func (b *readIndexBatcher) fail(err error) {
 	for _, r := range append(b.round, b.waiting...) {
 		r.finish(0, err)
 	}
-	b.round, b.waiting = nil, nil
+	b.round, b.waiting, b.contexts = nil, nil, nil
 }
 
 // applyWaiters are reads that wait for an applied index, and the applied index.
@@ -169,14 +186,41 @@ type applyWaiters struct {
 	applied atomic.Uint64
 
 	mu      sync.Mutex
-	waiting []applyWaiter
+	waiting waiterHeap
 	changed chan struct{} // closed at a change of leader
 	err     error
 }
 
-type applyWaiter struct {
-	index uint64
-	read  *readRequest
+// waiterHeap orders reads by the index they wait for.
+type waiterHeap []*readRequest
+
+// Len is part of heap.Interface.
+func (h waiterHeap) Len() int { return len(h) }
+
+// Less is part of heap.Interface.
+func (h waiterHeap) Less(i, j int) bool { return h[i].index < h[j].index }
+
+// Swap is part of heap.Interface.
+func (h waiterHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].position, h[j].position = i, j
+}
+
+// Push is part of heap.Interface.
+func (h *waiterHeap) Push(x any) {
+	r := x.(*readRequest)
+	r.position = len(*h)
+	*h = append(*h, r)
+}
+
+// Pop is part of heap.Interface.
+func (h *waiterHeap) Pop() any {
+	last := len(*h) - 1
+	r := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	r.position = -1
+	return r
 }
 
 // await finishes r once index is applied.
@@ -196,7 +240,21 @@ func (w *applyWaiters) await(index uint64, r *readRequest) {
 		r.finish(applied, w.err)
 		return
 	}
-	w.waiting = append(w.waiting, applyWaiter{index, r})
+	if r.abandoned.Load() {
+		return // nobody would take it out again
+	}
+	r.index = index
+	heap.Push(&w.waiting, r)
+}
+
+// leave takes a read out that nobody waits for any more.
+func (w *applyWaiters) leave(r *readRequest) {
+	r.abandoned.Store(true)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.position >= 0 {
+		heap.Remove(&w.waiting, r.position)
+	}
 }
 
 // advance publishes the applied index and finishes who waited for it.
@@ -204,17 +262,9 @@ func (w *applyWaiters) advance(applied uint64) {
 	w.applied.Store(applied)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	kept := w.waiting[:0]
-	for _, a := range w.waiting {
-		switch {
-		case a.index <= applied:
-			a.read.finish(applied, nil)
-		case !a.read.abandoned.Load():
-			kept = append(kept, a)
-		}
+	for len(w.waiting) > 0 && w.waiting[0].index <= applied {
+		heap.Pop(&w.waiting).(*readRequest).finish(applied, nil)
 	}
-	clear(w.waiting[len(kept):])
-	w.waiting = kept
 }
 
 // leaderChanged wakes who waits for a change of leader.
@@ -242,8 +292,9 @@ func (w *applyWaiters) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = err
-	for _, a := range w.waiting {
-		a.read.finish(0, err)
+	for _, r := range w.waiting {
+		r.position = -1
+		r.finish(0, err)
 	}
 	w.waiting = nil
 }

@@ -43,7 +43,7 @@ func TestLogRetention(t *testing.T) {
 	machines := map[string]*keeping{}
 	c := newCluster(t, 3, func(o *raftnode.Options) {
 		o.LogBudgetBytes, o.DiskCheckInterval = 64<<10, 10*time.Millisecond
-		o.LogSegmentBytes, o.MaxCommandBytes, o.MaxEntryBytes, o.MaxMessageBytes = 256<<10, 64<<10, 16<<10, 64<<10
+		o.LogSegmentBytes, o.MaxCommandBytes, o.MaxEntryBytes, o.MaxMessageBytes = 256<<10, 64<<10, 16<<10, 16<<10
 		o.NewStateMachine = func(group uint64) raftnode.StateMachine {
 			key := fmt.Sprintf("%s%d", o.Node, group)
 			if disks[key] == nil {

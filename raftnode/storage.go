@@ -1,6 +1,8 @@
 package raftnode
 
 import (
+	"errors"
+
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -10,6 +12,8 @@ import (
 // logStorage shows a group's log to raft.
 type logStorage struct {
 	log *raftlog.Group
+	// broken is the first error of reading the log that is none of raft's own.
+	broken error
 	// commit and conf are what raft starts with: the commit index of the hard
 	// state, raised to the applied index (a commit-only hard state may not have
 	// been synced before the crash, while the state machine was), and the
@@ -27,7 +31,25 @@ func (s *logStorage) InitialState() (*raftpb.HardState, *raftpb.ConfState, error
 
 // Entries returns entries of the log; see raft.Storage.
 func (s *logStorage) Entries(lo, hi, maxSize uint64) ([]*raftpb.Entry, error) {
-	return s.log.Entries(lo, hi, maxSize)
+	entries, err := s.log.Entries(lo, hi, maxSize)
+	return entries, s.noted(err)
+}
+
+// noted keeps an error that raft will panic on, so that the failure can say what
+// it was.
+func (s *logStorage) noted(err error) error {
+	if err != nil && s.broken == nil && !errors.Is(err, raft.ErrCompacted) && !errors.Is(err, raft.ErrUnavailable) {
+		s.broken = err
+	}
+	return err
+}
+
+// failure returns the error that reading the log failed with, if any.
+func (s *logStorage) failure() error {
+	if s == nil {
+		return nil
+	}
+	return s.broken
 }
 
 // Term returns the term of an entry; see raft.Storage.

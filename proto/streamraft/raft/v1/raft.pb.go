@@ -445,7 +445,10 @@ type NodeRecord struct {
 	Started bool `protobuf:"varint,5,opt,name=started,proto3" json:"started,omitempty"`
 	// Set on a node that joined a cluster instead of founding it: its groups'
 	// logs begin empty.
-	Join          *JoinRecord `protobuf:"bytes,6,opt,name=join,proto3" json:"join,omitempty"`
+	Join *JoinRecord `protobuf:"bytes,6,opt,name=join,proto3" json:"join,omitempty"`
+	// The replicas of this directory: one that is listed here and not found was
+	// lost, one that is found and not listed was never told to anybody.
+	Replicas      []*ReplicaId `protobuf:"bytes,7,rep,name=replicas,proto3" json:"replicas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -518,6 +521,13 @@ func (x *NodeRecord) GetStarted() bool {
 func (x *NodeRecord) GetJoin() *JoinRecord {
 	if x != nil {
 		return x.Join
+	}
+	return nil
+}
+
+func (x *NodeRecord) GetReplicas() []*ReplicaId {
+	if x != nil {
+		return x.Replicas
 	}
 	return nil
 }
@@ -1239,7 +1249,7 @@ const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12)\n" +
 	"\x10node_incarnation\x18\x03 \x01(\fR\x0fnodeIncarnation\x129\n" +
-	"\breplicas\x18\x04 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\"\xdd\x01\n" +
+	"\breplicas\x18\x04 \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\"\x98\x02\n" +
 	"\n" +
 	"NodeRecord\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12)\n" +
@@ -1248,7 +1258,8 @@ const file_streamraft_raft_v1_raft_proto_rawDesc = "" +
 	"cluster_id\x18\x03 \x01(\fR\tclusterId\x12#\n" +
 	"\rhistory_epoch\x18\x04 \x01(\x04R\fhistoryEpoch\x12\x18\n" +
 	"\astarted\x18\x05 \x01(\bR\astarted\x122\n" +
-	"\x04join\x18\x06 \x01(\v2\x1e.streamraft.raft.v1.JoinRecordR\x04join\"z\n" +
+	"\x04join\x18\x06 \x01(\v2\x1e.streamraft.raft.v1.JoinRecordR\x04join\x129\n" +
+	"\breplicas\x18\a \x03(\v2\x1d.streamraft.raft.v1.ReplicaIdR\breplicas\"z\n" +
 	"\n" +
 	"JoinRecord\x12\x1c\n" +
 	"\taddresses\x18\x01 \x03(\tR\taddresses\x12\x18\n" +
@@ -1348,24 +1359,25 @@ var file_streamraft_raft_v1_raft_proto_depIdxs = []int32{
 	5,  // 3: streamraft.raft.v1.Founding.nodes:type_name -> streamraft.raft.v1.FoundingNode
 	2,  // 4: streamraft.raft.v1.FoundingNode.replicas:type_name -> streamraft.raft.v1.ReplicaId
 	7,  // 5: streamraft.raft.v1.NodeRecord.join:type_name -> streamraft.raft.v1.JoinRecord
-	10, // 6: streamraft.raft.v1.Membership.replicas:type_name -> streamraft.raft.v1.Replica
-	10, // 7: streamraft.raft.v1.MemberContext.replicas:type_name -> streamraft.raft.v1.Replica
-	2,  // 8: streamraft.raft.v1.RemovedNotice.replicas:type_name -> streamraft.raft.v1.ReplicaId
-	1,  // 9: streamraft.raft.v1.HelloRequest.hello:type_name -> streamraft.raft.v1.NodeHello
-	1,  // 10: streamraft.raft.v1.HelloResponse.hello:type_name -> streamraft.raft.v1.NodeHello
-	1,  // 11: streamraft.raft.v1.ConnectRequest.hello:type_name -> streamraft.raft.v1.NodeHello
-	0,  // 12: streamraft.raft.v1.ConnectRequest.lane:type_name -> streamraft.raft.v1.Lane
-	17, // 13: streamraft.raft.v1.ConnectRequest.messages:type_name -> streamraft.raft.v1.GroupMessage
-	1,  // 14: streamraft.raft.v1.ConnectResponse.hello:type_name -> streamraft.raft.v1.NodeHello
-	13, // 15: streamraft.raft.v1.RaftService.Hello:input_type -> streamraft.raft.v1.HelloRequest
-	15, // 16: streamraft.raft.v1.RaftService.Connect:input_type -> streamraft.raft.v1.ConnectRequest
-	14, // 17: streamraft.raft.v1.RaftService.Hello:output_type -> streamraft.raft.v1.HelloResponse
-	16, // 18: streamraft.raft.v1.RaftService.Connect:output_type -> streamraft.raft.v1.ConnectResponse
-	17, // [17:19] is the sub-list for method output_type
-	15, // [15:17] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	2,  // 6: streamraft.raft.v1.NodeRecord.replicas:type_name -> streamraft.raft.v1.ReplicaId
+	10, // 7: streamraft.raft.v1.Membership.replicas:type_name -> streamraft.raft.v1.Replica
+	10, // 8: streamraft.raft.v1.MemberContext.replicas:type_name -> streamraft.raft.v1.Replica
+	2,  // 9: streamraft.raft.v1.RemovedNotice.replicas:type_name -> streamraft.raft.v1.ReplicaId
+	1,  // 10: streamraft.raft.v1.HelloRequest.hello:type_name -> streamraft.raft.v1.NodeHello
+	1,  // 11: streamraft.raft.v1.HelloResponse.hello:type_name -> streamraft.raft.v1.NodeHello
+	1,  // 12: streamraft.raft.v1.ConnectRequest.hello:type_name -> streamraft.raft.v1.NodeHello
+	0,  // 13: streamraft.raft.v1.ConnectRequest.lane:type_name -> streamraft.raft.v1.Lane
+	17, // 14: streamraft.raft.v1.ConnectRequest.messages:type_name -> streamraft.raft.v1.GroupMessage
+	1,  // 15: streamraft.raft.v1.ConnectResponse.hello:type_name -> streamraft.raft.v1.NodeHello
+	13, // 16: streamraft.raft.v1.RaftService.Hello:input_type -> streamraft.raft.v1.HelloRequest
+	15, // 17: streamraft.raft.v1.RaftService.Connect:input_type -> streamraft.raft.v1.ConnectRequest
+	14, // 18: streamraft.raft.v1.RaftService.Hello:output_type -> streamraft.raft.v1.HelloResponse
+	16, // 19: streamraft.raft.v1.RaftService.Connect:output_type -> streamraft.raft.v1.ConnectResponse
+	18, // [18:20] is the sub-list for method output_type
+	16, // [16:18] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_streamraft_raft_v1_raft_proto_init() }
