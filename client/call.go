@@ -34,6 +34,9 @@ type callOptions struct {
 	// repeatable: doing it twice does no harm, so that it is tried again
 	// whatever the outcome.
 	repeatable bool
+	// slow: it may work for long, so that no attempt is cut short for that; a
+	// stall still ends one.
+	slow bool
 	// read: it changes nothing.
 	read bool
 }
@@ -131,7 +134,11 @@ func (c *Client) attempt(
 	}
 	if o.repeatable {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.options.AttemptTimeout)
+		if o.slow {
+			ctx, cancel = context.WithCancel(ctx)
+		} else {
+			ctx, cancel = context.WithTimeout(ctx, c.options.AttemptTimeout)
+		}
 		defer cancel()
 		if watch {
 			finish := c.watchAttempt(ctx, cancel, o, at)

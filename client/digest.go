@@ -23,7 +23,7 @@ type Digest struct {
 // Digest has every replica of a group digest its state at one index, and
 // returns the leader's. DigestAt then reads the others' at the same index.
 func (c *Client) Digest(ctx context.Context, group uint64) (Digest, error) {
-	return c.digest(ctx, callOptions{op: "digest", target: toLeader, group: group, repeatable: true, read: true},
+	return c.digest(ctx, callOptions{op: "digest", target: toLeader, group: group, repeatable: true, read: true, slow: true},
 		&kvv1.DigestRequest{Group: group})
 }
 
