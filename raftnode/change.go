@@ -70,7 +70,9 @@ type NewReplica struct {
 // ErrFailed, ErrClosed. After ErrUncertain look at Status, or call it again: a
 // change that happened is refused.
 func (g *Group) ChangeMembership(ctx context.Context, change Change) (index uint64, err error) {
-	if err := g.CheckChange(ctx, change); err != nil {
+	h := newHearing()
+	defer g.endHearing(h)
+	if err := g.judgeChange(ctx, &change, h); err != nil {
 		return 0, err
 	}
 	if slices.Contains(change.Remove, g.raftID) {
@@ -78,7 +80,7 @@ func (g *Group) ChangeMembership(ctx context.Context, change Change) (index uint
 			return 0, err
 		}
 	}
-	result, err := g.proposeChange(ctx, &change)
+	result, err := g.proposeChange(ctx, &change, h)
 	if err != nil {
 		return 0, err
 	}
@@ -90,6 +92,14 @@ func (g *Group) ChangeMembership(ctx context.Context, change Change) (index uint
 // CheckChange tells whether ChangeMembership would refuse a change now; nil if
 // it would propose it. Errors as there.
 func (g *Group) CheckChange(ctx context.Context, change Change) error {
+	h := newHearing()
+	defer g.endHearing(h)
+	return g.judgeChange(ctx, &change, h)
+}
+
+// judgeChange holds a change against the rules, and waits up to an election
+// timeout for members to answer where that decides.
+func (g *Group) judgeChange(ctx context.Context, change *Change, h *hearing) error {
 	if g.node.noSpace() && g.soft.Load().role == RoleLeader {
 		return fmt.Errorf("%w: node %s keeps %d bytes free; free some space and it goes on", ErrNoSpace, g.node.opts.Node, g.node.opts.DiskReserveBytes)
 	}
@@ -98,10 +108,9 @@ func (g *Group) CheckChange(ctx context.Context, change Change) error {
 	defer poll.Stop()
 	for tries := o.ElectionTicks; ; tries-- {
 		var verdict error
-		if err := g.call(ctx, func() { verdict = g.checkChange(&change) }); err != nil {
+		if err := g.call(ctx, func() { verdict = g.checkChange(change, h) }); err != nil {
 			return err
 		}
-		// Raft forgets at times who answered, and asks anew.
 		if !errors.Is(verdict, errSilent) || tries == 0 {
 			return verdict
 		}
@@ -120,14 +129,14 @@ func (g *Group) CheckChange(ctx context.Context, change Change) error {
 // Raft turns a change that it does not take into an empty entry and says
 // nothing; so the change carries the id of its proposal, as commands do, and
 // counts as dropped when raft's log has it not.
-func (g *Group) proposeChange(ctx context.Context, change *Change) (Result, error) {
+func (g *Group) proposeChange(ctx context.Context, change *Change, h *hearing) (Result, error) {
 	type outcome struct {
 		result Result
 		err    error
 	}
 	answer := make(chan outcome, 1)
 	p := &proposal{done: func(r Result, err error) { answer <- outcome{r, err} }}
-	err := g.call(ctx, func() { g.stepChange(p, change) })
+	err := g.call(ctx, func() { g.stepChange(p, change, h) })
 	if err != nil && p.state.CompareAndSwap(proposalQueued, proposalCancelled) {
 		return Result{}, fmt.Errorf("%w: %w", ErrDropped, err)
 	}
@@ -140,12 +149,12 @@ func (g *Group) proposeChange(ctx context.Context, change *Change) (Result, erro
 }
 
 // stepChange proposes a change, on the step goroutine.
-func (g *Group) stepChange(p *proposal, change *Change) {
+func (g *Group) stepChange(p *proposal, change *Change, h *hearing) {
 	if !p.state.CompareAndSwap(proposalQueued, proposalPacked) {
 		return // nobody waits any more
 	}
 	// Once more: another change may have been applied since it passed.
-	if err := g.checkChange(change); err != nil {
+	if err := g.checkChange(change, h); err != nil {
 		p.done(Result{}, err)
 		return
 	}

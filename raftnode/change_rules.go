@@ -10,20 +10,20 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 )
 
-// errSilent marks refusals because members do not answer: raft resets what it
-// knows of that once per election timeout, so a moment later it may differ.
+// errSilent marks refusals because members have not answered yet.
 var errSilent = errors.New("a member does not answer")
 
 // checkChange holds a change against the rules. It runs on the step goroutine:
 // no change can come between it and the membership it looks at but through the
 // log, and raft takes none while one is not applied.
-func (g *Group) checkChange(change *Change) error {
+func (g *Group) checkChange(change *Change, h *hearing) error {
 	if g.soft.Load().role != RoleLeader {
 		return g.notLeader()
 	}
 	if len(change.AddLearners)+len(change.Promote)+len(change.Remove) == 0 {
 		return g.refuseChange("it changes nothing")
 	}
+	g.beginHearing(h)
 	members := g.members.Load()
 	if len(members.GetVotersOutgoing()) > 0 {
 		return fmt.Errorf("%w: group %d is still leaving a joint configuration", ErrChangePending, g.id)
@@ -49,7 +49,7 @@ func (g *Group) checkChange(change *Change) error {
 		if !slices.Contains(members.GetLearners(), id) {
 			return g.refuseChange("replica %x is not one of its learners; only a learner can be promoted", id)
 		}
-		if err := g.checkCaughtUp(id); err != nil {
+		if err := g.checkCaughtUp(id, h); err != nil {
 			return err
 		}
 		voters = append(voters, id)
@@ -65,7 +65,42 @@ func (g *Group) checkChange(change *Change) error {
 			return g.refuseChange("replica %x is no member of it", id)
 		}
 	}
-	return g.checkMajority(voters)
+	if len(change.Promote)+len(change.Remove) == 0 {
+		return nil // learners have no voice
+	}
+	return g.checkMajority(voters, h)
+}
+
+// A hearing is whom this leader has heard of since a change was asked for. What
+// raft knows of who answers may be two election timeouts old: a member that died
+// in between would count.
+type hearing struct {
+	begun bool
+	ids   map[uint64]bool
+}
+
+func newHearing() *hearing { return &hearing{ids: make(map[uint64]bool)} }
+
+// beginHearing starts to listen, once, on the step goroutine.
+func (g *Group) beginHearing(h *hearing) {
+	if !h.begun {
+		h.begun, h.ids[g.raftID] = true, true
+		g.hearings = append(g.hearings, h)
+	}
+}
+
+// endHearing stops to listen. It does not wait.
+func (g *Group) endHearing(h *hearing) {
+	_ = g.mailbox.putCall(func() { // fails only once the group has stopped
+		g.hearings = slices.DeleteFunc(g.hearings, func(o *hearing) bool { return o == h })
+	})
+}
+
+// hear notes that a member answered, on the step goroutine.
+func (g *Group) hear(raftID uint64) {
+	for _, h := range g.hearings {
+		h.ids[raftID] = true
+	}
 }
 
 func (g *Group) refuseChange(format string, args ...any) error {
@@ -96,7 +131,7 @@ func (g *Group) checkNewReplica(r *NewReplica) error {
 
 // checkCaughtUp refuses a learner that as a voter would hold up commits until
 // it has caught up (raft thesis, section 4.2.1).
-func (g *Group) checkCaughtUp(id uint64) error {
+func (g *Group) checkCaughtUp(id uint64, h *hearing) error {
 	var pr tracker.Progress
 	g.raw.WithProgress(func(other uint64, _ raft.ProgressType, p tracker.Progress) {
 		if other == id {
@@ -107,24 +142,20 @@ func (g *Group) checkCaughtUp(id uint64) error {
 	if behind := commit - min(commit, pr.Match); behind > maxPromotionLag || pr.State == tracker.StateSnapshot {
 		return g.refuseChange("node %s is %d entries behind, at most %d; wait until it has caught up", g.nodeOf(id), behind, maxPromotionLag)
 	}
-	if !pr.RecentActive {
+	if !h.ids[id] {
 		return g.refuseChange("%w: learner on node %s; start it or mend its connection", errSilent, g.nodeOf(id))
 	}
 	return nil
 }
 
 // checkMajority refuses a set of voters of which no majority answers now.
-func (g *Group) checkMajority(voters []uint64) error {
+func (g *Group) checkMajority(voters []uint64, h *hearing) error {
 	if len(voters) == 0 {
 		return g.refuseChange("it would have no voter left")
 	}
-	active := map[uint64]bool{g.raftID: true}
-	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
-		active[id] = active[id] || pr.RecentActive
-	})
 	var silent []string
 	for _, id := range voters {
-		if !active[id] {
+		if !h.ids[id] {
 			silent = append(silent, g.nodeOf(id))
 		}
 	}

@@ -65,6 +65,7 @@ type Group struct {
 	appending  int              // MsgStorageAppend not yet durable
 	reads      readIndexBatcher // reads that wait for a read index
 	transferTo uint64           // leader transfer under way
+	hearings   []*hearing       // changes that wait to hear from members
 	idleTicks  int              // since the last refresh of the status
 	handedTo   []uint64         // for want of space, in this round
 }
@@ -219,6 +220,7 @@ func (g *Group) noteApplied(entries []*raftpb.Entry) {
 
 // receive steps a message from a peer, unless this replica must not take it.
 func (g *Group) receive(m *raftpb.Message) {
+	g.hear(m.GetFrom())
 	if reason := g.unfit(m); reason != "" {
 		g.metrics.stepErrors.Add(1)
 		g.log.Warn("a message from a peer is not stepped", "from", g.nodeOf(m.GetFrom()), "type", m.GetType(), "reason", reason)
