@@ -33,6 +33,20 @@ var (
 	// ErrStalled: no byte arrived for too long while credit was open.
 	ErrStalled = errors.New("snapshot: transfer stalled")
 
+	// ErrProtocol: the other side broke the protocol; the attempt ended.
+	ErrProtocol = errors.New("snapshot: the peer broke the protocol")
+
+	// ErrRefused: the source serves neither this cluster, history epoch nor group,
+	// or a request was malformed; another source may do better.
+	ErrRefused = errors.New("snapshot: refused")
+
+	// ErrNotNeeded: the replica has this state already.
+	ErrNotNeeded = errors.New("snapshot: not needed")
+
+	// ErrGivenUp: the transfer made too little progress and others waited for
+	// its slot, or it made none for too long. What is staged stays.
+	ErrGivenUp = errors.New("snapshot: given up")
+
 	// ErrClosed: the service was closed.
 	ErrClosed = errors.New("snapshot: closed")
 )
