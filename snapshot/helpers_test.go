@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -93,7 +95,7 @@ func writeTestFile(fsys vfs.FS, path string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(data)
+	_, err = f.Write(bytes.Clone(data)) // which may change it
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
@@ -226,6 +228,7 @@ func (s *testSource) start() *testSource {
 	}
 	s.images = images
 	opts := s.opts
+	opts.Logger = testLogger()
 	opts.Counters = s.counters
 	if opts.Provider == nil {
 		opts.Provider = &fakeNode{images, func(context.Context, Have, uint64) (Capture, error) {
@@ -302,7 +305,7 @@ func newTestReceiverOn(t testing.TB, fsys vfs.FS, sources ...*testSource) *testR
 	if len(sources) > 0 {
 		r.stager.want = sources[0].content
 	}
-	r.opts = ReceiverOptions{Counters: r.counters, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond}
+	r.opts = ReceiverOptions{Counters: r.counters, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond, Logger: testLogger()}
 	r.transfer = TransferOptions{
 		ID: []byte("0123456789abcdef"), ClusterID: []byte("cluster"), HistoryEpoch: 1, Group: 7, Node: "n2",
 		Kinds: []snapshotv1.Kind{snapshotv1.Kind_KIND_FILES, snapshotv1.Kind_KIND_RECORDS}, Stager: r.stager,
@@ -370,4 +373,12 @@ func (r *testReceiver) mustReceive() *Transfer {
 		r.t.Fatal(err)
 	}
 	return transfer
+}
+
+// testLogger shows what happens when TEST_LOG is set.
+func testLogger() *slog.Logger {
+	if os.Getenv("TEST_LOG") == "" {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -12,8 +12,8 @@ import (
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
 )
 
-// maxCondemned is how many images in a row may turn out damaged or unfit before
-// a transfer ends: the fault is then not the image's.
+// maxCondemned is how many images may turn out damaged or unfit before a
+// transfer ends: the fault is then not the image's.
 const maxCondemned = 3
 
 // Receive runs a transfer until its image is staged and READY is on disk. It
@@ -63,7 +63,7 @@ type driver struct {
 	failing   time.Time // since when the source of staged files fails; zero: it does not
 	turn      int       // rotates through the sources
 	refusals  int       // in a row
-	condemned int       // images in a row
+	condemned int       // images
 }
 
 func (d *driver) run(ctx context.Context) (*Staged, error) {
@@ -154,7 +154,7 @@ func (d *driver) attempt(ctx context.Context, source SourceRef) error {
 	a := &attempt{d: d, r: d.r, t: d.t, inbox: d.inbox, source: source, slot: slot}
 	err = a.run(ctx, claim)
 	if d.inbox.bytes() > before || a.wrote > 0 {
-		d.progress, d.pause, d.condemned = time.Now(), 0, 0
+		d.progress, d.pause = time.Now(), 0
 	}
 	if a.manifest != nil && d.inbox.manifest != nil && source.Node == d.inbox.source {
 		d.failing = time.Time{}
@@ -183,7 +183,7 @@ func (d *driver) next(ctx context.Context, err error, source SourceRef) error {
 	switch fromSource := errors.As(err, &aborted); {
 	case errors.As(err, &condemned):
 		if d.condemned++; d.condemned >= maxCondemned {
-			return fmt.Errorf("%d images in a row could not be used, the last: %w", d.condemned, err)
+			return fmt.Errorf("%d images could not be used, the last: %w", d.condemned, err)
 		}
 		if err := d.restart("corrupt", err); err != nil {
 			return err
