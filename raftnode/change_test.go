@@ -50,9 +50,15 @@ func (v *virtual) change(change raftnode.Change) {
 		if err == nil {
 			return
 		}
-		<-time.After(10 * time.Millisecond)
+		v.pass(10 * time.Millisecond)
 	}
 	v.t.Fatalf("the change %+v was not made: %v", change, err)
+}
+
+// pass lets virtual time pass.
+func (v *virtual) pass(d time.Duration) {
+	timer := time.NewTimer(d)
+	<-timer.C
 }
 
 // replica returns the raft id of a node's newest replica.
@@ -229,7 +235,7 @@ func TestChangeRefused(t *testing.T) {
 
 		// With one of three cut off, no other may go.
 		v.net.Isolate(others[0])
-		<-time.After(2 * time.Second)
+		v.pass(2 * time.Second)
 		refused(raftnode.Change{Remove: []uint64{v.replica(others[1])}}, "would answer")
 		// But the silent one may, and its id never comes back.
 		gone := v.replica(others[0])

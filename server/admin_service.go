@@ -40,7 +40,7 @@ func (s *Server) Status(ctx context.Context) *adminv1.StatusResponse {
 	if st.Failure != "" {
 		answer.Failure = st.Failure
 	}
-	answer.NoSpace = st.NoSpace
+	answer.NoSpace, answer.Removed = st.NoSpace, st.Removed
 	answer.DiskAvailableBytes, answer.DiskTotalBytes = st.Disk.AvailBytes, st.Disk.TotalBytes
 	answer.LogDiskBytes = uint64(max(st.LogDiskBytes, 0))
 	stores := make(map[uint64]uint64)

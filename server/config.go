@@ -35,6 +35,13 @@ type Config struct {
 	HTTPListen string
 	// Cluster is the list the cluster is founded with.
 	Cluster []raftnode.Founder
+	// Join are host:port of members of a cluster that an empty directory joins.
+	Join []string
+	// Replace are the same, for a node that takes the place of the one of its
+	// name.
+	Replace []string
+	// Learner keeps a node that joins from becoming a voter by itself.
+	Learner bool
 	// InsecureListen permits addresses that are not loopback without TLS.
 	InsecureListen bool
 	// Compression at rest.
@@ -177,9 +184,43 @@ func (v *validation) identity() {
 		}
 		names[f.Node], addresses[f.Address] = true, true
 	}
-	if len(c.Cluster) > 0 && c.Name != "" && !names[c.Name] {
+	v.join()
+	if len(c.Cluster) > 0 && c.Name != "" && !names[c.Name] && c.joinOptions() == nil {
 		v.bad("cluster", "this node, %q, is not in the list; add it, or correct its name", c.Name)
 	}
+}
+
+func (v *validation) join() {
+	c := v.config
+	for key, addresses := range map[string][]string{"join": c.Join, "replace": c.Replace} {
+		for _, address := range addresses {
+			if err := checkDialAddress(address); err != nil {
+				v.bad(key, "%q: %v", address, err)
+			}
+		}
+	}
+	if len(c.Join) > 0 && len(c.Replace) > 0 {
+		v.bad("replace", "stands beside join; a node either joins as a new one or replaces that of its name")
+	}
+	if host, _, err := net.SplitHostPort(c.Advertise); c.joinOptions() != nil && err == nil {
+		if address, err := netip.ParseAddr(host); host == "" || err == nil && address.IsUnspecified() {
+			v.bad("advertise", "names no host; the others must learn where a node that joins is reached: set it to host:port")
+		}
+	}
+	if c.Learner && c.joinOptions() == nil {
+		v.bad("learner", "has a meaning only with join or replace")
+	}
+}
+
+// joinOptions returns how the node joins; nil if it does not.
+func (c *Config) joinOptions() *raftnode.Join {
+	switch {
+	case len(c.Replace) > 0:
+		return &raftnode.Join{Addresses: c.Replace, Replace: true, Learner: c.Learner}
+	case len(c.Join) > 0:
+		return &raftnode.Join{Addresses: c.Join, Learner: c.Learner}
+	}
+	return nil
 }
 
 func (v *validation) addresses() {
@@ -202,7 +243,7 @@ func (v *validation) addresses() {
 		v.bad("advertise", "%v", err)
 	}
 	for _, f := range c.Cluster {
-		if f.Node != c.Name {
+		if f.Node != c.Name || c.joinOptions() != nil {
 			continue
 		}
 		if f.Address != c.Advertise {

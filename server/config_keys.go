@@ -49,6 +49,9 @@ func Keys() []Key {
 		text("advertise", "", "host:port at which others reach this node; default: its entry in cluster, else listen", func(c *Config) any { return &c.Advertise }),
 		text("http_listen", "127.0.0.1:7602", "host:port for metrics, health and profiles (HTTP)", func(c *Config) any { return &c.HTTPListen }),
 		text("cluster", "", "founding list, the same on each node: n1=host:port,n2=host:port,...", func(c *Config) any { return &c.Cluster }),
+		text("join", "", "join the cluster of these members, host:port,..., with an empty directory", func(c *Config) any { return &c.Join }),
+		text("replace", "", "take the place of the node of this name, with an empty directory; members as for join", func(c *Config) any { return &c.Replace }),
+		{Name: "learner", Default: "false", Help: "with join or replace: stay a learner until promoted by hand", tag: "!!bool", field: func(c *Config) any { return &c.Learner }},
 		{Name: "insecure_listen", Default: "false", Help: "permit addresses that are not loopback, without encryption", tag: "!!bool", field: func(c *Config) any { return &c.InsecureListen }},
 		text("compression", "balanced", "compression at rest: none, fastest, balanced or good", func(c *Config) any { return &c.Compression }),
 		text("tick_interval", "25ms", "raft's unit of time", func(c *Config) any { return &c.TickInterval }),
@@ -102,6 +105,8 @@ func (k Key) get(c *Config) string {
 			return k.off
 		}
 		return f.String()
+	case *[]string:
+		return strings.Join(*f, ",")
 	case *[]raftnode.Founder:
 		parts := make([]string, len(*f))
 		for i, founder := range *f {
@@ -140,6 +145,13 @@ func (k Key) set(c *Config, text string) error {
 		*f = d
 	case *Size:
 		return k.setSize(f, text)
+	case *[]string:
+		*f = nil
+		for part := range strings.SplitSeq(text, ",") {
+			if part = strings.TrimSpace(part); part != "" {
+				*f = append(*f, part)
+			}
+		}
 	case *[]raftnode.Founder:
 		founders, err := parseFounders(text)
 		if err != nil {

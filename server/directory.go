@@ -31,6 +31,7 @@ import (
 // data group, its range is all of 0..2^32-1.
 const (
 	nodePrefix  = "node/"
+	nodeEnd     = "node0" // '0' follows '/'
 	groupPrefix = "group/"
 
 	directoryVersion = 1
@@ -152,7 +153,8 @@ func (s *Server) writeDirectory(ctx context.Context) error {
 		return err
 	}
 	write := &kvv1.RegistryWrite{}
-	for key, value := range s.wantedDirectory(meta.group) {
+	wanted := s.wantedDirectory(meta)
+	for key, value := range wanted {
 		found, err := meta.store.SpaceGet([]byte(key))
 		if err != nil {
 			return err
@@ -160,14 +162,46 @@ func (s *Server) writeDirectory(ctx context.Context) error {
 		if found.Found && bytes.Equal(found.Record.Value, value) {
 			continue
 		}
-		write.Compares = append(write.Compares, &kvv1.Compare{Key: []byte(key), Condition: &kvv1.Compare_Revision{Revision: &kvv1.RevisionCompare{
-			Operator: kvv1.RevisionCompare_OPERATOR_EQUAL, Revision: found.Record.ModRevision,
-		}}})
+		write.Compares = append(write.Compares, compareRevision([]byte(key), found.Record.ModRevision))
 		write.Operations = append(write.Operations, &kvv1.BatchOperation{Operation: &kvv1.BatchOperation_Put{Put: &kvv1.Put{Key: []byte(key), Value: value}}})
+	}
+	if err := forgetNodes(ctx, meta, wanted, write); err != nil {
+		return err
 	}
 	if len(write.Operations) == 0 {
 		return nil
 	}
+	return writeRegistry(ctx, meta, write)
+}
+
+// forgetNodes adds the deletion of nodes that are no members any more.
+func forgetNodes(ctx context.Context, meta replica, wanted map[string][]byte, write *kvv1.RegistryWrite) error {
+	page, err := meta.store.SpaceRange(ctx, kv.RangeOptions{
+		Start: []byte(nodePrefix), End: []byte(nodeEnd), Limit: maxDirectoryNodes, KeysOnly: true,
+	})
+	if err != nil {
+		return err
+	}
+	for _, record := range page.Records {
+		if _, ok := wanted[string(record.Key)]; ok {
+			continue
+		}
+		write.Compares = append(write.Compares, compareRevision(record.Key, record.ModRevision))
+		write.Operations = append(write.Operations, &kvv1.BatchOperation{Operation: &kvv1.BatchOperation_Delete{Delete: &kvv1.Delete{Key: record.Key}}})
+	}
+	return nil
+}
+
+// compareRevision holds while a record is as it was read; revision 0: there is
+// none.
+func compareRevision(key []byte, revision uint64) *kvv1.Compare {
+	return &kvv1.Compare{Key: key, Condition: &kvv1.Compare_Revision{Revision: &kvv1.RevisionCompare{
+		Operator: kvv1.RevisionCompare_OPERATOR_EQUAL, Revision: revision,
+	}}}
+}
+
+// writeRegistry writes the registry space of the meta group, on its leader.
+func writeRegistry(ctx context.Context, meta replica, write *kvv1.RegistryWrite) error {
 	command, err := kv.EncodeRegistryWrite(nil, write)
 	if err != nil {
 		return err
@@ -181,23 +215,40 @@ func (s *Server) writeDirectory(ctx context.Context) error {
 	case err != nil:
 		return err
 	case failure != nil:
-		return fmt.Errorf("server: write the node directory: %s", failure.GetMessage())
+		return fmt.Errorf("server: write the registry: %s", failure.GetMessage())
 	case !op.GetSucceeded():
-		return errors.New("server: write the node directory: another leader wrote it at the same time")
+		return fmt.Errorf("%w: the registry was written by another at the same time", raftnode.ErrDropped)
 	}
 	return nil
 }
 
 // wantedDirectory returns the records as this node knows they should be.
-func (s *Server) wantedDirectory(meta *raftnode.Group) map[string][]byte {
+func (s *Server) wantedDirectory(meta replica) map[string][]byte {
 	wanted := make(map[string][]byte)
 	node := s.node.Load()
 	incarnations := make(map[string][]byte)
 	for _, f := range node.Hello().GetFounding().GetNodes() {
 		incarnations[f.GetNode()] = f.GetNodeIncarnation()
 	}
-	for _, r := range meta.Status().Replicas {
-		wanted[nodePrefix+r.Node] = nodeEntry{address: r.Address, incarnation: incarnations[r.Node]}.encode()
+	members := meta.group.Membership()
+	for _, r := range members.GetReplicas() {
+		if newest, _ := newestOf(members, r.GetNode()); newest != r {
+			continue
+		}
+		e := nodeEntry{address: r.GetAddress(), incarnation: r.GetNodeIncarnation()}
+		if len(e.incarnation) == 0 {
+			e.incarnation = incarnations[r.GetNode()] // a founder
+		}
+		if len(e.incarnation) == 0 {
+			// A founder, and this node joined later: it has no founding record, but
+			// some founder wrote it before.
+			if known, err := meta.store.SpaceGet([]byte(nodePrefix + r.GetNode())); err == nil && known.Found {
+				if old, err := decodeNodeEntry(known.Record.Value); err == nil {
+					e.incarnation = old.incarnation
+				}
+			}
+		}
+		wanted[nodePrefix+r.GetNode()] = e.encode()
 	}
 	for _, g := range node.Groups() {
 		e := groupEntry{kind: groupData, last: 1<<32 - 1}
@@ -215,7 +266,7 @@ func (s *Server) knownNodes(ctx context.Context, groups []raftnode.GroupStatus) 
 	var nodes []*adminv1.NodeAddress
 	if meta, err := s.replicaOf(raftnode.MetaGroup); err == nil {
 		page, err := meta.store.SpaceRange(ctx, kv.RangeOptions{
-			Start: []byte(nodePrefix), End: []byte("node0"), Limit: maxDirectoryNodes, // '0' follows '/'
+			Start: []byte(nodePrefix), End: []byte(nodeEnd), Limit: maxDirectoryNodes,
 		})
 		if err == nil {
 			for _, record := range page.Records {

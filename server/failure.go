@@ -17,6 +17,8 @@ import (
 //	raftnode.ErrNotLeader            NOT_LEADER        FAILED_PRECONDITION, with the leader
 //	raftnode.ErrUncertain            UNCERTAIN         UNKNOWN, or DEADLINE_EXCEEDED / CANCELLED where the caller's time ended
 //	raftnode.ErrDropped              DROPPED           ABORTED, or as above
+//	raftnode.ErrChangePending        DROPPED           ABORTED
+//	raftnode.ErrChangeRefused        INVALID           FAILED_PRECONDITION
 //	raftnode.ErrOverloaded           OVERLOADED        RESOURCE_EXHAUSTED
 //	raftnode.ErrNoSpace              NO_SPACE          RESOURCE_EXHAUSTED
 //	raftnode.ErrFailed, kv.ErrFailed FAILED            UNAVAILABLE
@@ -46,6 +48,12 @@ func failureOf(err error, submitted bool) (codes.Code, *kvv1.Failure) {
 		f.Reason, code = kvv1.Reason_REASON_NOT_LEADER, codes.FailedPrecondition
 	case errors.Is(err, raftnode.ErrDropped):
 		f.Reason, code = kvv1.Reason_REASON_DROPPED, contextCode(err, codes.Aborted)
+	case errors.Is(err, raftnode.ErrChangePending):
+		f.Reason, code = kvv1.Reason_REASON_DROPPED, codes.Aborted
+	case errors.Is(err, raftnode.ErrChangeRefused):
+		f.Reason, code = kvv1.Reason_REASON_INVALID, codes.FailedPrecondition
+	case failureIn(err) != nil: // what another node said is passed on
+		f, code = failureIn(err), status.Code(err)
 	case errors.Is(err, raftnode.ErrOverloaded):
 		f.Reason, code = kvv1.Reason_REASON_OVERLOADED, codes.ResourceExhausted
 	case errors.Is(err, raftnode.ErrNoSpace):

@@ -56,7 +56,12 @@ func (s *Server) currentReadiness() readiness {
 		add("waiting for the other founders")
 	case node == nil:
 		add("opening the log and the state")
+	case node.Status().Removed:
+		add("removed from the cluster")
 	default:
+		if _, joining := node.Joining(); joining {
+			add("waiting for the cluster to take this node")
+		}
 		for _, g := range node.Groups() {
 			switch st := g.Status(); {
 			case st.Failure != "":

@@ -37,12 +37,21 @@ type Server struct {
 	// node is nil until raftnode opened it, and stays after its end.
 	node atomic.Pointer[raftnode.Node]
 
+	// problems are why plans of membership changes have not gone on.
+	problems planProblems
+	// plansDue has an element when the plans are to be looked at.
+	plansDue chan struct{}
+
 	inflight *budget // writes of all clients, in bytes
 	ranges   *budget // Ranges that are being read
 
 	// changed has an element when a leader or membership changed.
 	changed, directoryDue chan struct{}
 
+	// calls is the context of what this node asks of others by itself; it ends
+	// when the server begins to stop.
+	calls      context.Context
+	endCalls   context.CancelFunc
 	stopping   chan struct{} // closed once the groups are closed by a stop
 	quit       chan struct{} // closed to end the server's own goroutines
 	draining   atomic.Bool   // not ready for good
@@ -92,9 +101,10 @@ func Open(ctx context.Context, config Config, options Options) (*Server, error) 
 		config: config, options: options, log: options.Logger,
 		listener: options.Listener, httpListener: options.HTTPListener,
 		inflight: newBudget(int64(config.MaxInflightBytes)), ranges: newBudget(maxRanges),
-		changed: make(chan struct{}, 1), directoryDue: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), directoryDue: make(chan struct{}, 1), plansDue: make(chan struct{}, 1),
 		stopping: make(chan struct{}), quit: make(chan struct{}), failed: make(chan struct{}),
 	}
+	s.calls, s.endCalls = context.WithCancel(context.Background())
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -134,6 +144,10 @@ func (s *Server) open(ctx context.Context) (err error) {
 	s.goroutines.Go(func() { s.watchNode(node) })
 	s.goroutines.Go(s.watchReadiness)
 	s.goroutines.Go(s.keepDirectory)
+	s.goroutines.Go(s.keepPlans)
+	if err := s.join(ctx, node); err != nil {
+		return err
+	}
 	s.log.Info("node is running", "name", s.config.Name, "address", s.Address(), "http", s.HTTPAddress(), "cluster", node.Status().ClusterID)
 	return nil
 }
@@ -212,7 +226,7 @@ func (s *Server) watchNode(node *raftnode.Node) {
 
 // noteChange wakes who watches leaders and memberships; it never blocks.
 func (s *Server) noteChange() {
-	for _, c := range []chan struct{}{s.changed, s.directoryDue} {
+	for _, c := range []chan struct{}{s.changed, s.directoryDue, s.plansDue} {
 		select {
 		case c <- struct{}{}:
 		default:
@@ -241,6 +255,7 @@ func (s *Server) Close() error {
 func (s *Server) stop(ctx context.Context) error {
 	var errs []error
 	s.draining.Store(true)
+	s.endCalls()
 	if s.health != nil {
 		s.health.Shutdown() // clients that watch it go elsewhere
 	}
@@ -329,8 +344,12 @@ func (s *Server) replicas() []replica {
 // nodeOptions makes raftnode's options from the config.
 func (s *Server) nodeOptions() raftnode.Options {
 	c := &s.config
+	founders, join := c.Cluster, c.joinOptions()
+	if join != nil {
+		founders = nil
+	}
 	return raftnode.Options{
-		Node: c.Name, Dir: c.DataDir, FS: s.options.FS, Founders: c.Cluster,
+		Node: c.Name, Dir: c.DataDir, FS: s.options.FS, Founders: founders, Join: join, Address: c.Advertise,
 		NewStateMachine: s.newStateMachine, Transport: s.transport,
 		TickInterval: c.TickInterval, HeartbeatTicks: c.HeartbeatTicks, ElectionTicks: c.ElectionTicks,
 		MaxCommandBytes: int(max(c.LimitTxn, c.LimitKey+c.LimitValue)) + commandOverhead,
@@ -346,6 +365,7 @@ func (s *Server) nodeOptions() raftnode.Options {
 				s.noteChange()
 			},
 			MembershipApplied: func(raftnode.MembershipInfo) { s.noteChange() },
+			Removed:           func(string) { s.noteChange() },
 			GroupFailed:       func(uint64, error) { s.noteChange() },
 			NoSpace:           func(bool, uint64) { s.noteChange() },
 			LogSynced: func(d time.Duration, bytes int) {
