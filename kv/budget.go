@@ -44,6 +44,13 @@ func (p *pendingBytes) add(index uint64, n int64) {
 	}
 }
 
+// last returns the index up to which bytes were counted.
+func (p *pendingBytes) last() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.index
+}
+
 // settle counts off what is durable up to an index and returns how much.
 func (p *pendingBytes) settle(durable uint64) int64 {
 	p.mu.Lock()

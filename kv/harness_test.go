@@ -199,6 +199,14 @@ func dumpSpan(tb testing.TB, db *pebble.DB, b *strings.Builder, lower, upper []b
 	}
 }
 
+// renderSpan renders the rows of a span.
+func renderSpan(tb testing.TB, db *pebble.DB, lower, upper []byte) string {
+	tb.Helper()
+	var b strings.Builder
+	dumpSpan(tb, db, &b, lower, upper)
+	return b.String()
+}
+
 // journalAt decodes the journal row of an index.
 func journalAt(tb testing.TB, s *Store, index uint64) []journalOp {
 	tb.Helper()

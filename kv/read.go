@@ -51,7 +51,8 @@ func (s *Store) get(space string, key []byte) (GetResult, error) {
 	result := GetResult{Record: Record{Key: storage[prefixLen:]}}
 	for range getTries {
 		// Apply raises applying before a commit and applied after it. Both
-		// equal around the read mean that no commit touched it.
+		// equal around the read, of a database that is the state still, mean that
+		// no commit touched it.
 		result.Index = s.applied.Load()
 		raw, closer, err := d.db.Get(storage)
 		if err != nil && !errors.Is(err, pebble.ErrNotFound) {
@@ -67,7 +68,7 @@ func (s *Store) get(space string, key []byte) (GetResult, error) {
 				return GetResult{}, fmt.Errorf("kv: get %q: %w", key, err)
 			}
 		}
-		if s.applying.Load() == result.Index {
+		if s.applying.Load() == result.Index && s.current.Load() == d {
 			if !result.Found {
 				result.Record.Value, result.Record.ModRevision = nil, 0
 			}

@@ -2,6 +2,8 @@ package kv
 
 import (
 	"fmt"
+	"math"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -10,6 +12,29 @@ import (
 // dropped at a time, by one range delete, since range deletes are cheap to
 // write but cost every later read of the space.
 const journalPieces = 16
+
+// journalPinShare is the part of the state, 1/journalPinShare, to which a pinned
+// journal may grow.
+const journalPinShare = 4
+
+// journalPins are the indexes that transfers want the journal kept from.
+type journalPins struct {
+	mu   sync.Mutex
+	held map[*journalPin]struct{}
+}
+
+type journalPin struct{ from uint64 }
+
+// lowest returns the lowest index that is pinned, the highest there is if none.
+func (p *journalPins) lowest() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	low := uint64(math.MaxUint64)
+	for pin := range p.held {
+		low = min(low, pin.from)
+	}
+	return low
+}
 
 // journalSpan is a run of journal rows.
 type journalSpan struct {
@@ -37,10 +62,14 @@ func (j *journalSpans) add(index uint64, bytes, limit int64) {
 }
 
 // cut forgets the oldest spans until limit holds and returns the new
-// journal_low. The newest span always stays.
-func (j *journalSpans) cut(limit int64) (low uint64, ok bool) {
+// journal_low. The newest span always stays, and rows above pinned stay until
+// there is more than bound.
+func (j *journalSpans) cut(limit int64, pinned uint64, bound int64) (low uint64, ok bool) {
 	drop := 0
 	for drop < len(j.spans)-1 && j.total > limit {
+		if j.spans[drop+1].first-1 > pinned && j.total <= bound {
+			break
+		}
 		j.total -= j.spans[drop].bytes
 		drop++
 	}
@@ -82,7 +111,11 @@ func (s *Store) journalLimit() int64 {
 // cutJournal drops the oldest rows if the journal is over its limit, and the
 // term rows that nothing above journal_low needs.
 func (w *writer) cutJournal() error {
-	low, ok := w.journal.cut(w.s.journalLimit())
+	limit := w.s.journalLimit()
+	if w.journal.total <= limit {
+		return nil
+	}
+	low, ok := w.journal.cut(limit, w.s.pins.lowest(), max(limit, w.s.StateBytes()/journalPinShare))
 	if !ok {
 		return nil
 	}

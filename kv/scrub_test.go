@@ -79,7 +79,7 @@ func TestScrubber(t *testing.T) {
 		if err := s.Flush(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute) // virtual
+		pass(time.Minute)
 		synctest.Wait()
 		tables := stateTables(t, s)
 		if m := s.Metrics(); m.TablesScrubbed < 1 || m.TablesDamaged != 0 || len(damaged) != 0 {
@@ -101,7 +101,7 @@ func TestScrubber(t *testing.T) {
 
 		flip(t, fs, path)
 		s = openStore(t, opts)
-		time.Sleep(time.Minute) // virtual
+		pass(time.Minute)
 		synctest.Wait()
 		if m := s.Metrics(); m.TablesDamaged != 1 || len(damaged) != 1 || !errors.Is(damaged[0], snapshot.ErrCorrupt) {
 			t.Fatalf("damaged %d: %v", m.TablesDamaged, damaged)
@@ -135,11 +135,11 @@ func TestScrubberYields(t *testing.T) {
 					if load {
 						s.counters.commands.Add(1000)
 					}
-					time.Sleep(20 * time.Millisecond) // virtual
+					pass(20 * time.Millisecond)
 				}
 			}()
 			for s.Metrics().TablesScrubbed == before && time.Since(begin) < time.Hour {
-				time.Sleep(10 * time.Millisecond) // virtual
+				pass(10 * time.Millisecond)
 			}
 			stop.Store(true)
 			<-done

@@ -22,6 +22,7 @@ type Store struct {
 	// batchBytes is where a batch is committed; see maxBatchBytes.
 	batchBytes int
 	bounds     sessionBounds
+	records    recordBounds
 
 	// writer is the apply goroutine's; nil before Open and after Close.
 	writer *writer
@@ -53,6 +54,8 @@ type Store struct {
 	closing     chan struct{}
 	background  sync.WaitGroup
 
+	pins   journalPins
+	staged stagedImages
 	damage atomic.Pointer[error]
 
 	failOnce  sync.Once
@@ -74,6 +77,7 @@ func New(opts Options) (*Store, error) {
 		shared:     opts.Shared,
 		batchBytes: min(maxBatchBytes, opts.MemTableBytes/memTablesMax),
 		bounds:     defaultSessionBounds(),
+		records:    defaultRecordBounds(),
 		kick:       make(chan struct{}, 1),
 		closing:    make(chan struct{}),
 		failed:     make(chan struct{}),
@@ -90,6 +94,7 @@ func (s *Store) Limits() Limits { return s.opts.Limits }
 // A state that is missing, damaged or of a newer release is an error, never a
 // new state. After an error the store is of no further use.
 func (s *Store) Open(dir string) (raftnode.Applied, error) {
+	s.dir.Store(&dir)
 	if s.shared == nil {
 		shared, err := NewShared(SharedOptions{})
 		if err != nil {
@@ -126,6 +131,7 @@ func (s *Store) load(dir string) (*writer, error) {
 	if err != nil {
 		return nil, errors.Join(err, d.db.Close())
 	}
+	s.sweep(dir, d.image)
 	return w, nil
 }
 
@@ -157,13 +163,14 @@ func (w *writer) load() error {
 func (s *Store) use(w *writer) {
 	s.writer = w
 	w.d.live.Store(true)
+	// A reader that finds the new state must not find it at the old index.
+	s.applying.Store(w.applied.Index)
 	s.durableMu.Lock()
 	s.current.Store(w.d)
 	// There is no WAL, so what was found there is what a crash leaves.
 	s.durable.Store(w.applied.Index)
 	s.durableTerm = w.applied.Term
 	s.durableMu.Unlock()
-	s.applying.Store(w.applied.Index)
 	s.publish(&w.applied)
 	s.counters.sessions.Store(int64(len(w.sessions.byID)))
 	s.counters.replies.Store(int64(w.sessions.replies))
@@ -196,10 +203,11 @@ func (s *Store) Close() error {
 			s.writer = nil
 			close(s.closing)
 		}
-		return errors.Join(err, s.leaveShared())
+		return errors.Join(err, s.staged.close(), s.leaveShared())
 	}
 	s.writer = nil
 	close(s.closing)
+	stagedErr := s.staged.close()
 	err := s.guard(func() error {
 		d := s.current.Swap(nil)
 		d.release()
@@ -212,7 +220,7 @@ func (s *Store) Close() error {
 	if err != nil && s.failure() == nil {
 		err = fmt.Errorf("kv: close the state of group %d: %w", s.opts.Group, err)
 	}
-	return errors.Join(err, s.leaveShared())
+	return errors.Join(err, stagedErr, s.leaveShared())
 }
 
 // leaveShared gives up the shared resources. The caches of a failed database
