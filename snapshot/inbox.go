@@ -146,6 +146,10 @@ func (x *Inboxes) Open(transfer []byte) (*Inbox, error) {
 	}
 	i := &Inbox{boxes: x, name: name, dir: x.fsys.PathJoin(x.dir, name)}
 	if err := i.load(); err != nil {
+		// Made just now and empty: it must not stay.
+		if _, statErr := x.fsys.Stat(x.fsys.PathJoin(i.dir, sessionName)); isGone(statErr) {
+			err = errors.Join(err, x.fsys.RemoveAll(i.dir))
+		}
 		x.leave(name)
 		return nil, fmt.Errorf("snapshot: open inbox %s: %w", name, diskError(err))
 	}

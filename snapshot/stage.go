@@ -281,7 +281,9 @@ func (s *stage) sync() {
 			if err := s.publish(batch); err != nil {
 				broken = true
 				// A renamed file may have no record: opening the inbox anew sorts it out.
+				s.inbox.mu.Lock()
 				s.inbox.log.broken = true
+				s.inbox.mu.Unlock()
 				s.a.fail(err)
 			}
 		}
