@@ -12,6 +12,7 @@ func commands(g *globals) []*cobra.Command {
 		newKVCommand(g),      // kv.go
 		newStatusCommand(g),  // status.go
 		newGroupCommand(g),   // group.go
+		newMemberCommand(g),  // member.go
 		newVersionCommand(g), // version.go
 	}
 }

@@ -14,20 +14,21 @@ func newGroupCommand(g *globals) *cobra.Command {
 		Short:   "Steer raft groups",
 		Example: "  streamraft group transfer-leader n2",
 	})
-	cmd.AddCommand(newTransferLeaderCommand(g))
+	cmd.AddCommand(newTransferLeaderCommand(g, "group"))
 	return cmd
 }
 
-func newTransferLeaderCommand(g *globals) *cobra.Command {
+// newTransferLeaderCommand makes the command, which stands under two nouns: it is
+// about a group's leadership and about a node's.
+func newTransferLeaderCommand(g *globals, noun string) *cobra.Command {
 	var group uint64
 	cmd := &cobra.Command{
 		Use:   "transfer-leader [NODE]",
 		Short: "Hand a group's leadership to another node",
 		Long: `Hand a group's leadership to the named node, or to the voter that is most caught
 up. Writes wait meanwhile, for a few milliseconds as a rule.`,
-		Example: `  streamraft group transfer-leader n2
-  streamraft group transfer-leader --group 1`,
-		Args: args(cobra.MaximumNArgs(1)),
+		Example: "  streamraft " + noun + " transfer-leader n2\n  streamraft " + noun + " transfer-leader --group 1",
+		Args:    args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, arguments []string) error {
 			node := ""
 			if len(arguments) == 1 {

@@ -24,9 +24,16 @@ and stop.
 A cluster is founded by starting every node of it with an empty directory and
 the same --cluster list. Later starts need no list, and ignore it.
 
+A node with an empty directory joins a cluster that exists with --join and the
+address of a member: it gets the data and becomes a voter once it is caught up,
+or stays a learner with --learner. With --replace it takes the place of the node
+of its name, whose directory is lost. Later starts need neither, and ignore them.
+
 Every flag but --config is also a key of the config file, with _ for -. A flag
 wins over the file, the file over the default.`,
 		Example: `  streamraft node --name n1 --data-dir /var/lib/streamraft --cluster n1=127.0.0.1:7601
+  streamraft node --name n4 --data-dir data/n4 --listen 127.0.0.1:7604 --http-listen 127.0.0.1:7614 --join 127.0.0.1:7601
+  streamraft node --name n2 --data-dir data/n2-new --replace 127.0.0.1:7601
   streamraft node --config node.yaml`,
 		Args: args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
