@@ -261,6 +261,24 @@ func (s *testSource) stop() {
 	}
 }
 
+// awaitIdle waits until the source knows that its attempts have ended.
+func (s *testSource) awaitIdle() {
+	s.t.Helper()
+	poll(s.t, func() bool { return len(s.source.Sends()) == 0 })
+}
+
+// poll waits until a condition holds.
+func poll(t testing.TB, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); !holds(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatal("it does not come")
+		}
+	}
+}
+
 // cut breaks the connections that are open.
 func (s *testSource) cut() {
 	s.conns.Range(func(c, _ any) bool {

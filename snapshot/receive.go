@@ -20,7 +20,7 @@ const maxCondemned = 3
 // makes attempts, with pauses between them, and goes on where the last one
 // ended, in this process or an earlier one. It returns an error only where
 // another attempt cannot help: ctx's; ErrGivenUp after GiveUpAfter without a new
-// byte; ErrNotNeeded, ErrStale, ErrRefused, ErrUnfit and ErrCorrupt. What is
+// byte; ErrNotNeeded, ErrRefused, ErrUnfit and ErrCorrupt. What is
 // staged stays then; an inbox in which nothing is staged is removed.
 //
 // It blocks; call it once at a time for a transfer.
@@ -188,8 +188,11 @@ func (d *driver) next(ctx context.Context, err error, source SourceRef) error {
 		if err := d.restart("corrupt", err); err != nil {
 			return err
 		}
-	case errors.Is(err, ErrNotNeeded), errors.Is(err, ErrStale):
+	case errors.Is(err, ErrNotNeeded):
 		return err
+	// ErrStale needs nothing: the inbox is ours alone, so what the source takes for
+	// newer is an attempt of ours that it has not seen the end of, and numbers
+	// rise.
 	case errors.Is(err, ErrUnfit), errors.Is(err, ErrRefused):
 		d.t.mu.Lock()
 		enough := 2 * len(d.t.sources)

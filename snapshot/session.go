@@ -273,7 +273,15 @@ func (l *sessionLog) append(records ...*snapshotv1.StagedRecord) error {
 	return nil
 }
 
-func (l *sessionLog) close() error { return l.file.Close() }
+// close closes the log; again does nothing. It can be used no more.
+func (l *sessionLog) close() error {
+	if l.file == nil {
+		return nil
+	}
+	file := l.file
+	l.file, l.broken = nil, true
+	return file.Close()
+}
 
 // syncFile makes a file's content durable.
 func syncFile(fsys vfs.FS, path string) error {
