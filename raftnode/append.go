@@ -40,6 +40,8 @@ type appendRequest struct {
 	responses []*raftpb.Message
 	// done is set for a cut, which has no responses, and called then.
 	done func()
+	// durable is called then, before the responses go out; may be nil.
+	durable func()
 }
 
 func newAppender(n *Node) *appender {
@@ -189,6 +191,9 @@ func (a *appender) respond(batch []appendRequest) {
 		r := &batch[i]
 		if a.node.failed() {
 			return
+		}
+		if r.durable != nil {
+			r.durable()
 		}
 		local := r.responses[:0:0]
 		for _, m := range r.responses {

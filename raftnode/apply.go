@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -20,6 +21,9 @@ type applier struct {
 
 	mu      sync.Mutex
 	waiting []*raftpb.Message // MsgStorageApply; raft bounds what is in flight
+	calls   []func() error    // to run between two Applies
+	// position is the applied record as others may see it.
+	position atomic.Pointer[Applied]
 
 	// The rest belongs to the apply goroutine.
 	applied    Applied
@@ -36,17 +40,66 @@ type openEntry struct {
 }
 
 func newApplier(g *Group, applied Applied, membership *raftv1.Membership) *applier {
-	return &applier{group: g, wake: make(chan struct{}, 1), applied: applied, membership: membership}
+	a := &applier{group: g, wake: make(chan struct{}, 1), applied: applied, membership: membership}
+	a.position.Store(&applied)
+	return a
+}
+
+// call runs f on the apply goroutine, between two Applies. An error of f fails
+// the replica.
+func (a *applier) call(f func() error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls = append(a.calls, f)
+	a.wakeLocked()
 }
 
 func (a *applier) put(m *raftpb.Message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.waiting = append(a.waiting, m)
+	a.wakeLocked()
+}
+
+func (a *applier) wakeLocked() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
 	}
+}
+
+// putInstall has the state machine switch to a staged image. The step goroutine
+// has seen to it that nothing waits to be applied.
+func (a *applier) putInstall(in *installation, m *raftpb.Message) {
+	a.call(func() error {
+		if err := in.stager.Install(in.sink); err != nil {
+			return fmt.Errorf("install the image at index %d: %w", in.manifest.GetIndex(), err)
+		}
+		members, err := DecodeMembership(in.manifest.GetMembership())
+		if err != nil {
+			return err
+		}
+		a.membership = members
+		a.applied = Applied{
+			Index: in.manifest.GetIndex(), Term: in.manifest.GetTerm(),
+			Clock: in.manifest.GetClock(), Membership: in.manifest.GetMembership(),
+		}
+		applied := a.applied
+		_ = a.group.mailbox.putCall(func() { a.group.switched(in, applied, m) })
+		return nil
+	})
+}
+
+// publish makes an installed position visible, once state and log have it.
+func (a *applier) publish(applied Applied) {
+	g := a.group
+	a.position.Store(&applied)
+	if members, err := DecodeMembership(applied.Membership); err == nil {
+		g.setMembers(members)
+	}
+	g.waiters.advance(applied.Index)
+	_ = g.mailbox.putCall(g.publish) // fails only once the group has stopped
+	g.node.opts.Listener.Applied(g.id, applied.Index)
 }
 
 // run applies until the group stops. A state machine that panics, or ends the
@@ -72,9 +125,16 @@ func (a *applier) run() {
 		case <-a.wake:
 		}
 		a.mu.Lock()
-		waiting := a.waiting
-		a.waiting = nil
+		waiting, calls := a.waiting, a.calls
+		a.waiting, a.calls = nil, nil
 		a.mu.Unlock()
+		for _, call := range calls {
+			if err := call(); err != nil {
+				a.group.fail(err)
+				ended = true
+				return
+			}
+		}
 		for _, m := range waiting {
 			if err := a.apply(m); err != nil {
 				if !errors.Is(err, errStopped) {
@@ -221,6 +281,8 @@ func (a *applier) flush() error {
 	}
 	last := &a.entries[len(a.entries)-1]
 	a.applied = last.Applied(a.applied.Membership)
+	position := a.applied
+	a.position.Store(&position)
 	g.waiters.advance(last.Index)
 	g.node.opts.Listener.Applied(g.id, last.Index)
 

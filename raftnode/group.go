@@ -12,6 +12,7 @@ import (
 
 	raftv1 "github.com/streamraft/streamraft/proto/streamraft/raft/v1"
 	"github.com/streamraft/streamraft/raftnode/raftlog"
+	"github.com/streamraft/streamraft/snapshot"
 )
 
 // Group is a node's replica of one raft group. Its methods may be called from
@@ -47,12 +48,17 @@ type Group struct {
 	// floor: no member needs log entries at or below it, as far as the applied
 	// entries tell.
 	floor atomic.Uint64
+	// images and inboxes are nil where no images travel.
+	images  *snapshot.Images
+	inboxes *snapshot.Inboxes
 	// raftApplied is the index raft knows to be applied.
 	raftApplied atomic.Uint64
 	// cutting: a cut waits for the append goroutine.
 	cutting atomic.Bool
 
-	stopped   chan struct{} // closed when the replica stopped or failed
+	stopped   chan struct{}   // closed when the replica stopped or failed
+	ctx       context.Context // ends then too
+	cancel    context.CancelFunc
 	stopOnce  sync.Once
 	failure   atomic.Pointer[error]
 	goroutine sync.WaitGroup
@@ -66,8 +72,17 @@ type Group struct {
 	reads      readIndexBatcher // reads that wait for a read index
 	transferTo uint64           // leader transfer under way
 	hearings   []*hearing       // changes that wait to hear from members
-	idleTicks  int              // since the last refresh of the status
-	handedTo   []uint64         // for want of space, in this round
+	applying   int              // MsgStorageApply not yet applied
+	offers     *offers          // as leader
+	receiving  *receiving       // as follower
+	installing *installation    // the staged image on its way in
+	// blocked: raft accepted a snapshot that is not yet in state and log;
+	// waitingAppends come after it.
+	blocked        bool
+	waitingAppends []appendRequest
+	silent         map[uint64]int // as leader: ticks since a member answered
+	idleTicks      int            // since the last refresh of the status
+	handedTo       []uint64       // for want of space, in this round
 }
 
 // softState is what the step goroutine publishes.
@@ -97,7 +112,7 @@ func (g *Group) newRaft(applied Applied, membership *raftv1.Membership) (err err
 		}
 	}()
 	o := &g.node.opts
-	g.storage = &logStorage{log: g.logs, commit: applied.Index, conf: confStateOf(membership)}
+	g.storage = &logStorage{log: g.logs, group: g, commit: applied.Index, conf: confStateOf(membership)}
 	g.raftApplied.Store(applied.Index)
 	raw, err := raft.NewRawNode(&raft.Config{
 		ID:            g.raftID,
@@ -173,6 +188,9 @@ func (g *Group) step(load *mail) {
 	g.reads.waiting = append(g.reads.waiting, load.reads...)
 	g.appending -= load.appended
 	for _, m := range load.local {
+		if m.GetType() == raftpb.MsgStorageApplyResp {
+			g.applying--
+		}
 		_ = g.raw.Step(m)
 		if m.GetType() == raftpb.MsgStorageApplyResp {
 			g.noteApplied(m.GetEntries())
@@ -189,6 +207,7 @@ func (g *Group) step(load *mail) {
 	g.propose()
 	g.reads.start(g)
 	g.handleReady()
+	g.tryInstall()
 }
 
 // receiveAll steps messages from peers. Entries stepped since the last Ready all
@@ -227,9 +246,10 @@ func (g *Group) receive(m *raftpb.Message) {
 		return
 	}
 	switch m.GetType() {
-	case raftpb.MsgProp, raftpb.MsgSnap, raftpb.MsgForgetLeader, raftpb.MsgTransferLeader:
-		// Never sent by a peer of this version: proposals and transfers are not
-		// forwarded and no member needs a snapshot.
+	case raftpb.MsgProp, raftpb.MsgForgetLeader, raftpb.MsgTransferLeader:
+		return // never sent by a peer of this version: proposals and transfers are not forwarded
+	case raftpb.MsgSnap:
+		g.receiveControl(m)
 		return
 	case raftpb.MsgApp:
 		if len(m.GetEntries()) > 0 && g.node.noSpace() {
@@ -266,6 +286,9 @@ func (g *Group) tick(ticks int) {
 		}
 	}
 	g.reads.tick(g, ticks)
+	g.noteSilence(ticks)
+	g.offers.tick(ticks)
+	g.receiving.tick(ticks)
 	if g.idleTicks += ticks; g.idleTicks >= g.node.opts.HeartbeatTicks {
 		g.publish()
 	}
@@ -283,8 +306,13 @@ func (g *Group) handleReady() {
 			case raft.LocalAppendThread:
 				g.startAppend(m, rd.MustSync)
 			case raft.LocalApplyThread:
+				g.applying++
 				g.applier.put(m)
 			default:
+				if m.GetType() == raftpb.MsgSnap {
+					g.offers.start(m.GetTo())
+					continue
+				}
 				g.send(m)
 			}
 		}
@@ -297,14 +325,25 @@ func (g *Group) handleReady() {
 
 // startAppend queues a MsgStorageAppend for the append goroutine.
 func (g *Group) startAppend(m *raftpb.Message, sync bool) {
-	hs := &raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit}
 	g.appending++
-	g.node.appender.put(appendRequest{
-		group:     g,
-		update:    raftlog.Update{Group: g.id, Entries: m.GetEntries(), HardState: hs},
+	if m.GetSnapshot().GetMetadata().GetIndex() > 0 {
+		g.startInstall(m)
+		return
+	}
+	r := appendRequest{
+		group: g,
+		update: raftlog.Update{
+			Group: g.id, Entries: m.GetEntries(),
+			HardState: &raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit},
+		},
 		sync:      sync,
 		responses: m.GetResponses(),
-	})
+	}
+	if g.blocked {
+		g.waitingAppends = append(g.waitingAppends, r)
+		return
+	}
+	g.node.appender.put(r)
 }
 
 // publish refreshes what others see, and tells of a new leader or term.
@@ -365,7 +404,12 @@ func (g *Group) nodeOf(raftID uint64) string {
 }
 
 // stop ends the replica's goroutines; it does not wait.
-func (g *Group) stop() { g.stopOnce.Do(func() { close(g.stopped) }) }
+func (g *Group) stop() {
+	g.stopOnce.Do(func() {
+		close(g.stopped)
+		g.cancel()
+	})
+}
 
 // fail stops the replica for good; the node and its other groups go on.
 func (g *Group) fail(err error) {

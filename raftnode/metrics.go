@@ -32,12 +32,14 @@ type GroupMetrics struct {
 	ReadRounds uint64
 	// StepErrors are messages that raft did not take.
 	StepErrors uint64
+	// Installs are images that were installed here.
+	Installs uint64
 	// InboxDropped are messages dropped because the inbox was full.
 	InboxDropped uint64
 }
 
 type groupMetrics struct {
-	entries, commands, applied, overloaded, readRounds, stepErrors atomic.Uint64
+	entries, commands, applied, overloaded, readRounds, stepErrors, installs atomic.Uint64
 }
 
 // Metrics returns the counters of the node, also after it failed.
@@ -51,7 +53,7 @@ func (n *Node) Metrics() Metrics {
 			Group: g.id, Entries: g.metrics.entries.Load(), Commands: g.metrics.commands.Load(),
 			Applied: g.metrics.applied.Load(), Overloaded: g.metrics.overloaded.Load(),
 			ReadRounds: g.metrics.readRounds.Load(), StepErrors: g.metrics.stepErrors.Load(),
-			InboxDropped: dropped,
+			InboxDropped: dropped, Installs: g.metrics.installs.Load(),
 		})
 	}
 	return m

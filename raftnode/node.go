@@ -211,10 +211,15 @@ func (n *Node) openGroup(id, raftID uint64) (g *Group, err error) {
 		node: n, id: id, raftID: raftID, log: n.log.With("group", id),
 		machine: n.opts.NewStateMachine(id), logs: n.logStore.Group(id),
 		mailbox: newMailbox(n.opts.MaxInboxBytes), origin: randomRaftID(),
-		reads: newReadIndexBatcher(), stopped: make(chan struct{}),
+		reads: newReadIndexBatcher(), stopped: make(chan struct{}), silent: make(map[uint64]int),
 	}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.offers, g.receiving = newOffers(g), newReceiving(g)
 	if err := durable.MkdirAll(n.opts.FS, n.dir.state(id)); err != nil {
 		return nil, fmt.Errorf("raftnode: group %d: make the state directory: %w", id, err)
+	}
+	if err := g.openImages(); err != nil {
+		return nil, err
 	}
 	applied, err := g.machine.Open(n.dir.state(id))
 	if err != nil {
@@ -243,7 +248,15 @@ func (n *Node) openGroup(id, raftID uint64) (g *Group, err error) {
 		return nil, err
 	}
 	g.applier = newApplier(g, applied, members)
+	g.sweepInboxes()
 	return g, nil
+}
+
+// logHas tells whether the log has the entry that was applied last, or cannot
+// tell.
+func (g *Group) logHas(applied Applied) bool {
+	term, err := g.logs.Term(applied.Index)
+	return err != nil || applied.Index == 0 || term == applied.Term
 }
 
 // checkState refuses a state that does not go with the log: either of them came
@@ -259,6 +272,11 @@ func (n *Node) checkState(g *Group, applied Applied, members *raftv1.Membership)
 		g.id, n.dir.state(g.id), applied.Index, applied.Term, n.dir.log(), marker.Index, last)
 	if applied.Index < marker.Index {
 		return fmt.Errorf("%w: %s: the state is older than the log begins; it lost data, or is an old copy. Bring the right state back, or replace the node", ErrDataLoss, where)
+	}
+	if applied.Index > last || !g.logHas(applied) {
+		if done, err := g.finishInstall(applied); done || err != nil {
+			return err
+		}
 	}
 	if applied.Index > last {
 		return fmt.Errorf("%w: %s: the log ends before the state; it lost acknowledged entries. Bring the right log back, or replace the node", ErrDataLoss, where)

@@ -19,6 +19,7 @@ import (
 
 	"github.com/streamraft/streamraft/raftnode"
 	"github.com/streamraft/streamraft/raftnode/transport"
+	"github.com/streamraft/streamraft/snapshot"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,6 +79,7 @@ type member struct {
 	node    *raftnode.Node
 	machine map[uint64]*chain
 	server  *grpc.Server
+	source  *snapshot.Source
 	serving sync.WaitGroup
 }
 
@@ -86,6 +88,7 @@ type cluster struct {
 	founders []raftnode.Founder
 	members  []*member
 	adjust   func(*raftnode.Options)
+	images   bool // serve images
 }
 
 func newCluster(t testing.TB, size int, adjust func(*raftnode.Options)) *cluster {
@@ -124,6 +127,15 @@ func (c *cluster) open(ctx context.Context, m *member) error {
 	})
 	m.server = grpc.NewServer()
 	tr.Register(m.server)
+	provider := &lazyProvider{}
+	if c.images {
+		source, err := snapshot.NewSource(snapshot.SourceOptions{Provider: provider})
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		source.Register(m.server)
+		m.source = source
+	}
 	m.serving.Go(func() { _ = m.server.Serve(l) })
 	m.machine = map[uint64]*chain{}
 	o := raftnode.Options{
@@ -141,6 +153,7 @@ func (c *cluster) open(ctx context.Context, m *member) error {
 		c.adjust(&o)
 	}
 	m.node, err = raftnode.Open(ctx, o)
+	provider.node.Store(m.node)
 	if err != nil {
 		m.node = nil
 		m.server.Stop()
@@ -175,6 +188,11 @@ func (c *cluster) stop(m *member) {
 	node := m.node
 	m.node = nil
 	m.server.Stop()
+	if m.source != nil {
+		if err := m.source.Close(); err != nil {
+			c.t.Errorf("close the source of %s: %v", m.name, err)
+		}
+	}
 	if err := node.Close(); err != nil {
 		c.t.Errorf("close %s: %v", m.name, err)
 	}

@@ -120,6 +120,10 @@ type Options struct {
 	// DiskCheckInterval is the time between two looks at the free space. 0: 1 s.
 	DiskCheckInterval time.Duration
 
+	// Snapshots configures how images travel to replicas that the log no longer
+	// reaches. nil: none do, and the log is kept until every member has it.
+	Snapshots *SnapshotOptions
+
 	// StateFormat is told to peers in the hello; 0 if the state machine has no
 	// versioned format.
 	StateFormat uint32
@@ -182,6 +186,9 @@ func (o *Options) Validate() error {
 	}
 	if o.NewStateMachine == nil {
 		bad("NewStateMachine: nil")
+	}
+	if o.Snapshots != nil && o.Snapshots.Receiver == nil {
+		bad("Snapshots.Receiver: nil")
 	}
 	if o.Transport == nil {
 		bad("Transport: nil")

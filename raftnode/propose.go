@@ -7,7 +7,6 @@ import (
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
-	"go.etcd.io/raft/v3/tracker"
 )
 
 // propose packs waiting proposals into log entries, on the step goroutine.
@@ -125,17 +124,4 @@ func (g *Group) locate(e *raftpb.Entry) {
 	if h, _, err := decodePayloadHeader(e.GetData()); err == nil && h.origin == g.origin {
 		g.pending.located(h.sequence, e.GetIndex(), e.GetTerm())
 	}
-}
-
-// memberFloor returns the index up to which every member has the log on disk,
-// as far as this leader knows; it never goes back, since a log on disk does not.
-func (g *Group) memberFloor() uint64 {
-	floor := ^uint64(0)
-	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
-		floor = min(floor, pr.Match)
-	})
-	if floor == ^uint64(0) {
-		return g.floor.Load()
-	}
-	return max(floor, g.floor.Load())
 }

@@ -11,7 +11,8 @@ import (
 
 // logStorage shows a group's log to raft.
 type logStorage struct {
-	log *raftlog.Group
+	log   *raftlog.Group
+	group *Group
 	// broken is the first error of reading the log that is none of raft's own.
 	broken error
 	// commit and conf are what raft starts with: the commit index of the hard
@@ -61,8 +62,14 @@ func (s *logStorage) LastIndex() (uint64, error) { return s.log.LastIndex(), nil
 // FirstIndex returns the index of the first entry that is kept.
 func (s *logStorage) FirstIndex() (uint64, error) { return s.log.FirstIndex(), nil }
 
-// Snapshot tells raft that there is none: the log is cut only below what every
-// member has, so no member needs one.
+// Snapshot returns the position that an image would have now, without an image:
+// what raft makes of it is turned into an Offer before it leaves the node.
 func (s *logStorage) Snapshot() (*raftpb.Snapshot, error) {
-	return nil, raft.ErrSnapshotTemporarilyUnavailable
+	applied := s.group.applier.position.Load()
+	if s.group.images == nil || applied.Index == 0 {
+		return nil, raft.ErrSnapshotTemporarilyUnavailable
+	}
+	return &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
+		Index: new(applied.Index), Term: new(applied.Term), ConfState: confStateOf(s.group.members.Load()),
+	}}, nil
 }

@@ -1,0 +1,62 @@
+package raftnode
+
+import (
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/tracker"
+)
+
+// How much of the log a leader keeps for its members, in multiples of
+// Options.LogBudgetBytes. Past it a member gets an image instead.
+const (
+	// keepForSilent: for a member that does not answer.
+	keepForSilent = 1
+	// keepForLive: for one that answers but falls behind, and behind the image
+	// of one that is getting one (the pin of a transfer). A second full image
+	// within one recovery would be worse than the disk this takes.
+	keepForLive = 4
+)
+
+// memberFloor returns the index up to which no member needs the log, as far as
+// this leader knows. It never goes back: what a log has on disk stays there, and
+// who was given up gets an image.
+func (g *Group) memberFloor() uint64 {
+	images := g.images != nil
+	live, budget := g.logs.LiveBytes(), g.node.opts.LogBudgetBytes
+	floor := ^uint64(0)
+	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		needs := pr.Match
+		pin, transfer := g.offers.pin(id)
+		if transfer {
+			needs = max(pin, needs)
+		}
+		if images && id != g.raftID {
+			if live > keepForLive*budget {
+				return
+			}
+			if !transfer && live > keepForSilent*budget && g.silent[id] > 4*g.node.opts.ElectionTicks {
+				return
+			}
+		}
+		floor = min(floor, needs)
+	})
+	if floor == ^uint64(0) {
+		return g.floor.Load()
+	}
+	return max(floor, g.floor.Load())
+}
+
+// noteSilence counts the ticks since each member answered. Raft's own flag is
+// cleared at every check of the quorum, so it is false for moments.
+func (g *Group) noteSilence(ticks int) {
+	if g.soft.Load().role != RoleLeader {
+		clear(g.silent)
+		return
+	}
+	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		if pr.RecentActive {
+			g.silent[id] = 0
+		} else {
+			g.silent[id] += ticks
+		}
+	})
+}
