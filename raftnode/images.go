@@ -12,7 +12,11 @@ import (
 )
 
 // SnapshotOptions configures how images of groups travel. State machines take
-// part that implement snapshot.Capturer and snapshot.Stager.
+// part that implement snapshot.Capturer and snapshot.Stager. Two more methods
+// are used where they have them: Have() snapshot.Have tells what the replica has
+// and in which formats, for deltas; KeepStaged(func() [][]byte) is called before
+// Open with a function that returns the ids of the images that are staged and
+// not installed, whose files Open must not sweep.
 type SnapshotOptions struct {
 	// Receiver fetches images from other nodes, for all groups of the node.
 	// Required.
@@ -222,14 +226,11 @@ func (g *Group) newTransfer(offer *snapshotv1.Offer, stager snapshot.Stager) (*s
 
 // have is what this replica has, for a delta.
 func (g *Group) have() snapshot.Have {
-	position := g.applier.position.Load()
-	have := snapshot.Have{Index: position.Index, Term: position.Term}
-	if f, ok := g.machine.(interface {
-		Formats() (schema, stateFormat uint32)
-	}); ok {
-		have.Schema, have.StateFormat = f.Formats()
+	if f, ok := g.machine.(interface{ Have() snapshot.Have }); ok {
+		return f.Have() // with the formats a delta must fit
 	}
-	return have
+	position := g.applier.position.Load()
+	return snapshot.Have{Index: position.Index, Term: position.Term}
 }
 
 func sourceRefs(offer *snapshotv1.Offer, self string) []snapshot.SourceRef {

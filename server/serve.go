@@ -51,6 +51,7 @@ func (s *Server) serve() {
 		grpc.WaitForHandlers(true),
 	)...)
 	s.transport.Register(s.grpc)
+	s.source.Register(s.grpc)
 	kvv1.RegisterKvServiceServer(s.grpc, &kvService{s: s})
 	adminv1.RegisterAdminServiceServer(s.grpc, &adminService{s: s})
 	healthv1.RegisterHealthServer(s.grpc, s.health)

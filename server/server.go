@@ -18,6 +18,7 @@ import (
 	raftv1 "github.com/streamraft/streamraft/proto/streamraft/raft/v1"
 	"github.com/streamraft/streamraft/raftnode"
 	"github.com/streamraft/streamraft/raftnode/transport"
+	"github.com/streamraft/streamraft/snapshot"
 )
 
 // Server is one running node. Methods may be called from any goroutine.
@@ -29,6 +30,9 @@ type Server struct {
 
 	listener, httpListener net.Listener
 	transport              *startedTransport
+	receiver               *snapshot.Receiver
+	source                 *snapshot.Source
+	imageCounters          *snapshot.Counters
 	shared                 *kv.Shared
 	grpc                   *grpc.Server
 	health                 *health.Server
@@ -131,6 +135,9 @@ func (s *Server) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.transport = &startedTransport{GRPC: grpcTransport}
+	if err := s.newImages(); err != nil {
+		return err
+	}
 	// After what it shows, since others may look at the registry from now on.
 	if s.metrics, err = newMetrics(s, s.options.Registry); err != nil {
 		return err
@@ -268,6 +275,9 @@ func (s *Server) stop(ctx context.Context) error {
 		s.log.Info("stopping", "name", s.config.Name)
 		errs = append(errs, node.Shutdown(ctx))
 	}
+	if s.source != nil {
+		errs = append(errs, s.source.Close())
+	}
 	if s.transport != nil {
 		errs = append(errs, s.transport.Close())
 	}
@@ -358,6 +368,7 @@ func (s *Server) nodeOptions() raftnode.Options {
 		MaxPendingBytes: int64(c.MaxInflightBytes) + 16<<20,
 		LogBudgetBytes:  int64(c.LogBudget), LogSegmentBytes: int64(c.LogSegmentBytes),
 		DiskReserveBytes: int64(c.DiskReserve),
+		Snapshots:        s.snapshotOptions(),
 		Logger:           s.log,
 		Listener: raftnode.Tee(s.options.Events, raftnode.EventListener{
 			LeaderChanged: func(l raftnode.LeaderInfo) {

@@ -1,0 +1,36 @@
+package server
+
+import (
+	"context"
+	"fmt"
+
+	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
+	"github.com/streamraft/streamraft/raftnode"
+	"github.com/streamraft/streamraft/snapshot"
+)
+
+// newImages makes what sends and receives images of the node's groups.
+func (s *Server) newImages() (err error) {
+	s.imageCounters = new(snapshot.Counters)
+	if s.receiver, err = snapshot.NewReceiver(snapshot.ReceiverOptions{Counters: s.imageCounters, Logger: s.log}); err != nil {
+		return err
+	}
+	s.source, err = snapshot.NewSource(snapshot.SourceOptions{Provider: imageProvider{s}, Counters: s.imageCounters, Logger: s.log})
+	return err
+}
+
+func (s *Server) snapshotOptions() *raftnode.SnapshotOptions {
+	return &raftnode.SnapshotOptions{Receiver: s.receiver, Counters: s.imageCounters}
+}
+
+// imageProvider serves images once the node is open.
+type imageProvider struct{ s *Server }
+
+// Provide implements snapshot.Provider.
+func (p imageProvider) Provide(ctx context.Context, req *snapshotv1.Open, progress func(done, total uint64)) (snapshot.OpenedImage, snapshot.Choice, error) {
+	node := p.s.node.Load()
+	if node == nil {
+		return nil, "", fmt.Errorf("%w: node %s is starting", snapshot.ErrBusy, p.s.config.Name)
+	}
+	return node.Provide(ctx, req, progress)
+}
