@@ -101,6 +101,17 @@ func (g *Group) hear(raftID uint64) {
 	for _, h := range g.hearings {
 		h.ids[raftID] = true
 	}
+	if g.heardAt == nil || len(g.heardAt) >= maxRoutes {
+		g.heardAt = make(map[uint64]int)
+	}
+	g.heardAt[raftID] = g.ticks
+}
+
+// answers tells that a replica was heard of within an election timeout. Raft
+// knows too, but forgets all of it once per election timeout.
+func (g *Group) answers(raftID uint64) bool {
+	at, heard := g.heardAt[raftID]
+	return raftID == g.raftID || heard && g.ticks-at <= g.node.opts.ElectionTicks
 }
 
 func (g *Group) refuseChange(format string, args ...any) error {

@@ -72,6 +72,8 @@ type Group struct {
 	reads      readIndexBatcher // reads that wait for a read index
 	transferTo uint64           // leader transfer under way
 	hearings   []*hearing       // changes that wait to hear from members
+	ticks      int              // that passed
+	heardAt    map[uint64]int   // ticks when a raft id was heard of last
 	applying   int              // MsgStorageApply not yet applied
 	offers     *offers          // as leader
 	receiving  *receiving       // as follower
@@ -271,6 +273,7 @@ func (g *Group) tick(ticks int) {
 	if ticks == 0 {
 		return
 	}
+	g.ticks += ticks
 	noSpace := g.node.noSpace()
 	for range ticks {
 		if (noSpace || g.node.removed.Load()) && g.soft.Load().role != RoleLeader {

@@ -138,7 +138,7 @@ func (g *Group) replicaStatus(members *raftv1.Membership, role Role) []ReplicaSt
 	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
 		for i := range list {
 			if list[i].RaftID == id {
-				list[i].Match, list[i].Active = pr.Match, pr.RecentActive || id == g.raftID
+				list[i].Match, list[i].Active = pr.Match, g.answers(id)
 				list[i].Progress = progressName(pr.State)
 			}
 		}
