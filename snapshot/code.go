@@ -58,6 +58,7 @@ func codeErrors() []codeError {
 		{snapshotv1.Code_CODE_STALLED, ErrStalled},
 		{snapshotv1.Code_CODE_SHUTDOWN, ErrClosed},
 		{snapshotv1.Code_CODE_SHUTDOWN, context.Canceled},
+		{snapshotv1.Code_CODE_SHUTDOWN, context.DeadlineExceeded},
 		{snapshotv1.Code_CODE_REFUSED, ErrRefused},
 		{snapshotv1.Code_CODE_REFUSED, ErrUnfit},
 		{snapshotv1.Code_CODE_REFUSED, ErrProtocol},

@@ -254,6 +254,7 @@ func TestNoSpace(t *testing.T) {
 		t.Errorf("%d bytes are left", use)
 	}
 	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 2 << 20, TotalBytes: 10 << 20})
+	r.opts.GiveUpAfter = 0
 	r.mustReceive()
 }
 

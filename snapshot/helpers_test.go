@@ -240,7 +240,7 @@ func (s *testSource) start() *testSource {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.server = grpc.NewServer(grpc.MaxRecvMsgSize(MaxWireBytes), grpc.MaxSendMsgSize(MaxWireBytes), grpc.WaitForHandlers(true))
+	s.server = grpc.NewServer(append(ServerOptions(), grpc.WaitForHandlers(true))...)
 	s.source.Register(s.server)
 	l := bufconn.Listen(1 << 20)
 	s.serving.Go(func() { s.server.Serve(l) })
@@ -381,7 +381,12 @@ func (r *testReceiver) install(staged *Staged) error {
 
 func (r *testReceiver) mustReceive() *Transfer {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	return r.mustReceiveWithin(time.Minute)
+}
+
+func (r *testReceiver) mustReceiveWithin(limit time.Duration) *Transfer {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	staged, transfer, err := r.receive(ctx)
 	if err != nil {

@@ -182,11 +182,11 @@ func (d *driver) next(ctx context.Context, err error, source SourceRef) error {
 	var aborted *AbortError
 	switch fromSource := errors.As(err, &aborted); {
 	case errors.As(err, &condemned):
+		if restartErr := d.restart("corrupt", err); restartErr != nil {
+			return restartErr
+		}
 		if d.condemned++; d.condemned >= maxCondemned {
 			return fmt.Errorf("%d images could not be used, the last: %w", d.condemned, err)
-		}
-		if err := d.restart("corrupt", err); err != nil {
-			return err
 		}
 	case errors.Is(err, ErrNotNeeded):
 		return err

@@ -89,7 +89,7 @@ func (s *staged) apply(r *snapshotv1.StagedRecord) error {
 		}
 		if r.Progress.Offset == 0 {
 			delete(s.progress, r.Progress.File)
-		} else {
+		} else if s.done[r.Progress.File] == nil {
 			s.progress[r.Progress.File] = r.Progress
 		}
 	case *snapshotv1.StagedRecord_Ready:

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
@@ -137,8 +138,19 @@ type attemptKey struct {
 	group uint64
 }
 
-// NewSource returns a source; register it on a server that accepts and sends
-// messages of MaxWireBytes.
+// ServerOptions are what a server needs that SnapshotService is registered on:
+// it takes and sends messages of MaxWireBytes and allows a ping every 5 s, since
+// a receiver looks after a silent connection.
+func ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.MaxRecvMsgSize(MaxWireBytes),
+		grpc.MaxSendMsgSize(MaxWireBytes),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// NewSource returns a source; register it on a server with ServerOptions, or
+// with such that allow as much.
 func NewSource(opts SourceOptions) (*Source, error) {
 	opts.EnsureDefaults()
 	if err := opts.Validate(); err != nil {
