@@ -258,7 +258,7 @@ func (a *attempt) request(claim Claim) *snapshotv1.Open {
 		Transfer: o.ID, Attempt: a.number, ClusterId: o.ClusterID, HistoryEpoch: o.HistoryEpoch, Group: o.Group,
 		Node: o.Node, NodeIncarnation: o.Incarnation, MinIndex: o.MinIndex, Kinds: o.Kinds, Class: o.Class,
 		ChunkMax: a.chunkMax, CreditLimit: a.credit.limit(), DiskFree: freeSpace(a.inbox.boxes.fsys, a.inbox.dir),
-		Resume: a.inbox.resume(), BytesLeft: claim.BytesLeft,
+		Resume: a.inbox.resume(), BytesLeft: claim.BytesLeft, Condemned: a.d.bad,
 	}
 	if o.Applied != nil {
 		have := o.Applied()

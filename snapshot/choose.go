@@ -42,6 +42,12 @@ func (s *Images) Provide(ctx context.Context, req *snapshotv1.Open, capture Capt
 		return nil, "", fmt.Errorf("%w: asked for group %d of cluster %x, history epoch %d; this is group %d of cluster %x, history epoch %d",
 			ErrRefused, req.Group, req.ClusterId, req.HistoryEpoch, s.opts.Group, s.opts.ClusterID, s.opts.HistoryEpoch)
 	}
+	if len(req.Condemned) > 0 {
+		s.opts.Logger.Error("image condemned by a receiver", "group", s.opts.Group, "image", FormatID(req.Condemned), "node", req.Node)
+		if err := s.Remove(req.Condemned); err != nil {
+			return nil, "", err
+		}
+	}
 	if resume := req.Resume; resume != nil && len(resume.Image) > 0 {
 		image, err := s.Open(resume.Image)
 		switch {

@@ -64,6 +64,7 @@ type driver struct {
 	turn      int       // rotates through the sources
 	refusals  int       // in a row
 	condemned int       // images
+	bad       []byte    // the last image that was condemned
 }
 
 func (d *driver) run(ctx context.Context) (*Staged, error) {
@@ -182,6 +183,9 @@ func (d *driver) next(ctx context.Context, err error, source SourceRef) error {
 	var aborted *AbortError
 	switch fromSource := errors.As(err, &aborted); {
 	case errors.As(err, &condemned):
+		if m := d.inbox.manifest; m != nil {
+			d.bad = m.Image
+		}
 		if restartErr := d.restart("corrupt", err); restartErr != nil {
 			return restartErr
 		}

@@ -301,7 +301,7 @@ func checkOpen(o *snapshotv1.Open) error {
 		return bad("attempts count from 1")
 	case o.Group == 0:
 		return bad("it names no group")
-	case o.Node == "" || len(o.Node) > maxNodeName || len(o.NodeIncarnation) > maxNodeName || len(o.ClusterId) > maxNodeName:
+	case o.Node == "" || len(o.Node) > maxNodeName || len(o.NodeIncarnation) > maxNodeName || len(o.ClusterId) > maxNodeName || len(o.Condemned) > maxNodeName:
 		return bad("a node name of %d, an incarnation of %d, a cluster id of %d bytes", len(o.Node), len(o.NodeIncarnation), len(o.ClusterId))
 	case o.ChunkMax == 0:
 		return bad("it takes no chunks")

@@ -780,7 +780,10 @@ type Open struct {
 	Class       Class  `protobuf:"varint,15,opt,name=class,proto3,enum=streamraft.snapshot.v1.Class" json:"class,omitempty"`
 	// Bytes that are missing still, as far as the receiver knows; 0: unknown. A
 	// source that has more to do than slots serves the shortest first.
-	BytesLeft     uint64 `protobuf:"varint,16,opt,name=bytes_left,json=bytesLeft,proto3" json:"bytes_left,omitempty"`
+	BytesLeft uint64 `protobuf:"varint,16,opt,name=bytes_left,json=bytesLeft,proto3" json:"bytes_left,omitempty"`
+	// An image that the receiver found damaged after the source had sent all of
+	// it: do not serve it again.
+	Condemned     []byte `protobuf:"bytes,17,opt,name=condemned,proto3" json:"condemned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -925,6 +928,13 @@ func (x *Open) GetBytesLeft() uint64 {
 		return x.BytesLeft
 	}
 	return 0
+}
+
+func (x *Open) GetCondemned() []byte {
+	if x != nil {
+		return x.Condemned
+	}
+	return nil
 }
 
 // Resume says what of an image is staged already.
@@ -2914,7 +2924,7 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x16\n" +
 	"\x06schema\x18\x03 \x01(\rR\x06schema\x12!\n" +
-	"\fstate_format\x18\x04 \x01(\rR\vstateFormat\"\xcf\x04\n" +
+	"\fstate_format\x18\x04 \x01(\rR\vstateFormat\"\xed\x04\n" +
 	"\x04Open\x12\x1a\n" +
 	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\x04R\aattempt\x12\x1d\n" +
@@ -2934,7 +2944,8 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\fcredit_limit\x18\x0e \x01(\x04R\vcreditLimit\x123\n" +
 	"\x05class\x18\x0f \x01(\x0e2\x1d.streamraft.snapshot.v1.ClassR\x05class\x12\x1d\n" +
 	"\n" +
-	"bytes_left\x18\x10 \x01(\x04R\tbytesLeft\"^\n" +
+	"bytes_left\x18\x10 \x01(\x04R\tbytesLeft\x12\x1c\n" +
+	"\tcondemned\x18\x11 \x01(\fR\tcondemned\"^\n" +
 	"\x06Resume\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\fR\x05image\x12\x12\n" +
 	"\x04done\x18\x02 \x03(\rR\x04done\x12\x12\n" +
