@@ -29,7 +29,9 @@ package raftnode
 // to the application (a failed compare, an unknown session) are Results, not
 // errors.
 //
-// Capturing and installing images joins this interface with snapshot transfer.
+// A state machine that also implements snapshot.Capturer and snapshot.Stager can
+// be sent to replicas that the log no longer reaches; the log of one that does
+// not is kept until every member has it.
 type StateMachine interface {
 	// Open opens or creates the state in dir, which exists and belongs to the
 	// state machine alone. It returns the applied record of the state; the
