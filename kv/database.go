@@ -3,8 +3,10 @@ package kv
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -17,6 +19,8 @@ const (
 	// stateMarker names the marker in the state directory that holds the name
 	// of the live image directory. Installing an image moves it.
 	stateMarker = "state"
+	// markerPrefix begins the file names of all markers.
+	markerPrefix = "marker."
 
 	blockBytes     = 32 << 10
 	bloomBits      = 10
@@ -33,7 +37,7 @@ const (
 func (d *database) pebbleOptions() *pebble.Options {
 	s := d.s
 	o := &pebble.Options{
-		FS:                          backoffFS{FS: s.opts.FS, d: d},
+		FS:                          databaseFS{FS: s.opts.FS, d: d},
 		Cache:                       s.shared.cache,
 		FileCache:                   s.shared.files,
 		FormatMajorVersion:          pebble.FormatNewest,
@@ -138,9 +142,12 @@ func (s *Store) firstState(dir string, marker *atomicfs.Marker) (*database, erro
 	if err := d.create(); err != nil {
 		return nil, err
 	}
-	// The marker comes last: it must never name what is not all there. Its
-	// move syncs dir and with it the name of the new directory.
-	if err := marker.Move(image); err != nil {
+	// The marker comes last: it must never name what is not all there.
+	err := syncDir(s.opts.FS, dir)
+	if err == nil {
+		err = marker.Move(image)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("kv: move the marker in %s: %w", dir, err), d.db.Close())
 	}
 	return d, nil
@@ -170,16 +177,28 @@ func (d *database) flushEnded(info pebble.FlushInfo) {
 	d.s.wake()
 }
 
-// backoffFS holds Pebble back after a background error: it repeats a failed
-// flush at once, on a full disk 41,000 times a second. Tables are created
-// without locks held, so waiting there stops nothing but the writing itself.
-type backoffFS struct {
+// databaseFS is the file system as a database sees it.
+//
+// It holds Pebble back after a background error: Pebble repeats a failed flush
+// at once, on a full disk 41,000 times a second. Tables are created without
+// locks held, so waiting there stops nothing but the writing itself.
+//
+// It makes what a marker names durable before the marker: Pebble syncs both
+// names at once, and where a file system does not keep their order a crash in
+// between leaves a marker of nothing.
+type databaseFS struct {
 	vfs.FS
 	d *database
 }
 
-// Create waits before a table while the back-off is on.
-func (f backoffFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+// Create waits before a table while the back-off is on, and syncs the directory
+// before a marker.
+func (f databaseFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if strings.HasPrefix(f.FS.PathBase(name), markerPrefix) {
+		if err := syncDir(f.FS, f.FS.PathDir(name)); err != nil {
+			return nil, err
+		}
+	}
 	if wait := time.Duration(f.d.backoff.Load()); wait > 0 && strings.HasSuffix(name, ".sst") {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
@@ -193,5 +212,23 @@ func (f backoffFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File
 	return f.FS.Create(name, category)
 }
 
+// Lock locks the directory and remembers how to unlock it: a database that hangs
+// in a failure never does.
+func (f databaseFS) Lock(name string) (io.Closer, error) {
+	lock, err := f.FS.Lock(name)
+	if err != nil {
+		return nil, err
+	}
+	unlock := sync.OnceValue(lock.Close)
+	f.d.unlock.Store(&unlock)
+	return closerFunc(unlock), nil
+}
+
+// closerFunc is an io.Closer.
+type closerFunc func() error
+
+// Close calls the function.
+func (f closerFunc) Close() error { return f() }
+
 // Unwrap returns the file system below.
-func (f backoffFS) Unwrap() vfs.FS { return f.FS }
+func (f databaseFS) Unwrap() vfs.FS { return f.FS }

@@ -2,8 +2,12 @@ package kv
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
+	"io"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/protobuf/proto"
 
 	kvv1 "github.com/streamraft/streamraft/proto/streamraft/kv/v1"
@@ -165,4 +169,56 @@ func btoi(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// FuzzStagedTable wants any bytes in the place of a table refused or read, as
+// CheckFile meets them.
+func FuzzStagedTable(f *testing.F) {
+	fs := vfs.NewMem()
+	s := openStore(f, Options{FS: fs})
+	w := &tableWriter{
+		fs: fs, prefix: "t", target: 1 << 20, budget: new(deltaBudget),
+		opts: s.current.Load().pebbleOptions().MakeWriterOptions(0, s.current.Load().db.TableFormat()),
+	}
+	for i := range 100 {
+		if err := w.set(fmt.Appendf(nil, "s/%03d", i), []byte("value")); err != nil {
+			f.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.beginDelete([]byte("s/5")), w.endDelete([]byte("s/6")), w.finish()); err != nil {
+		f.Fatal(err)
+	}
+	file, err := fs.Open(w.files[0].GetName())
+	if err != nil {
+		f.Fatal(err)
+	}
+	content, err := io.ReadAll(file)
+	if err := errors.Join(err, file.Close()); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(content)
+	f.Add(content[:len(content)-1])
+	f.Add([]byte("not a table"))
+	opts := s.current.Load().pebbleOptions()
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := writeFile(fs, "fuzzed", b); err != nil {
+			t.Fatal(err)
+		}
+		pace := contextPacer(t.Context())
+		sound := checkTable(fs, "fuzzed", opts, pace) == nil
+		table, err := openTable(fs, "fuzzed", opts, pace)
+		if err != nil {
+			if sound {
+				t.Fatalf("a sound table does not open: %v", err)
+			}
+			return
+		}
+		span, err := spanOf(table, true)
+		if err == nil && span.start != nil && bytes.Compare(span.start, span.end) > 0 {
+			t.Fatalf("a table from %q to %q", span.start, span.end)
+		}
+		if err := table.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

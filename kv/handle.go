@@ -38,6 +38,9 @@ type database struct {
 	failed    chan struct{}
 	failedErr error
 
+	// unlock gives up the lock of the directory.
+	unlock atomic.Pointer[func() error]
+
 	// backoff after a failed flush; flushOver: one ended, perhaps in an error.
 	backoff   atomic.Int64
 	flushOver atomic.Bool
@@ -201,6 +204,9 @@ func guarded(f func() error, failed <-chan struct{}, failure func() error, fail 
 			if r := recover(); r != nil {
 				// Pebble and its marker panic where going on would lose data.
 				err = fmt.Errorf("kv: the database panicked: %v", r)
+				if cause, ok := r.(error); ok {
+					err = fmt.Errorf("kv: the database panicked: %w", cause)
+				}
 				fail(err)
 			}
 			done <- err
@@ -237,6 +243,23 @@ func (l pebbleLogger) Errorf(format string, args ...any) {
 // Fatalf marks the database failed and ends the goroutine: where a Fatalf
 // returns, Pebble goes on and reports a write as done that is not.
 func (l pebbleLogger) Fatalf(format string, args ...any) {
-	l.d.fail(fmt.Errorf("pebble: "+format, args...))
+	err := &fatalError{text: fmt.Sprintf("pebble: "+format, args...)}
+	for _, arg := range args {
+		if cause, ok := arg.(error); ok {
+			// So that a full disk is known for one.
+			err.cause = cause
+		}
+	}
+	l.d.fail(err)
 	runtime.Goexit()
 }
+
+// fatalError is what Pebble calls fatal.
+type fatalError struct {
+	text  string
+	cause error
+}
+
+func (e *fatalError) Error() string { return e.text }
+
+func (e *fatalError) Unwrap() error { return e.cause }

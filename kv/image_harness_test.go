@@ -132,24 +132,6 @@ func installImage(tb testing.TB, s *Store, m *snapshotv1.Manifest, from vfs.FS) 
 	}
 }
 
-// listTree returns the names in the directories below dir.
-func listTree(tb testing.TB, fs vfs.FS, dir string) []string {
-	tb.Helper()
-	names, err := fs.List(dir)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	var all []string
-	for _, name := range names {
-		path := fs.PathJoin(dir, name)
-		all = append(all, path)
-		if info, err := fs.Stat(path); err == nil && info.IsDir() {
-			all = append(all, listTree(tb, fs, path)...)
-		}
-	}
-	return all
-}
-
 // pass lets virtual time pass; the test runs in a synctest bubble.
 func pass(d time.Duration) {
 	timer := time.NewTimer(d)

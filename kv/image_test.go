@@ -120,7 +120,7 @@ func stateDirs(tb testing.TB, fs vfs.FS) []string {
 	}
 	var dirs []string
 	for _, name := range names {
-		if !strings.HasPrefix(name, "marker.") {
+		if !strings.HasPrefix(name, markerPrefix) {
 			dirs = append(dirs, name)
 		}
 	}

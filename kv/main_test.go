@@ -15,6 +15,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction(pebble+".(*cleanupManager).mainLoop"),
 		goleak.IgnoreAnyFunction(pebble+".(*ConcurrencyLimitScheduler).periodicGranter"),
 		goleak.IgnoreAnyFunction(pebble+"/internal/genericcache.(*shard[...]).releaseLoop"),
+		goleak.IgnoreAnyFunction(pebble+".Open"),
 		goleak.IgnoreAnyFunction(pebble+"/record.(*LogWriter).flushLoop"),
 	)
 }

@@ -59,9 +59,10 @@ type Options struct {
 	// state, in bytes per second; it reads each table twice, the second time
 	// from memory as a rule. Default 64 MiB; negative: no scrubber.
 	ScrubBytesPerSecond int64
-	// KeepImages returns the ids of the images that a READY record names: Open
-	// keeps their staged directories and removes all others that are not the
-	// state. Default: none are kept.
+	// KeepImages returns the ids of the images that an inbox holds, READY or not:
+	// Open keeps their staged directories, which have the only copy of their
+	// files, and removes all others that are not the state. Default: none are
+	// kept.
 	KeepImages func() [][]byte
 	// OnDamage is called for each table that the scrubber finds damaged, with an
 	// error that matches snapshot.ErrCorrupt. The store goes on, but makes no

@@ -13,6 +13,10 @@ import (
 	"github.com/streamraft/streamraft/snapshot"
 )
 
+// openRoom is more than opening a database writes: a MANIFEST of some thousand
+// tables, options and markers.
+const openRoom = 1 << 20
+
 // fullSink takes an image that replaces the state: files, which become the
 // state's directory as they are, or all records, which are ingested into a new
 // one. Prepare leaves the directory in the state directory under the image's
@@ -165,6 +169,9 @@ func (k *fullSink) open(open func(*database) error) error {
 	d := k.s.newDatabase(k.path, k.name)
 	var w *writer
 	err = d.guard(func() error {
+		if err := k.room(); err != nil {
+			return err
+		}
 		if err := open(d); err != nil {
 			return err
 		}
@@ -185,6 +192,10 @@ func (k *fullSink) open(open func(*database) error) error {
 		err = d.guard(d.db.Close)
 		w = nil
 	}
+	if unlock := d.unlock.Load(); d.failure() != nil && unlock != nil {
+		// It is touched no more, and the next Prepare opens the directory again.
+		err = errors.Join(err, (*unlock)())
+	}
 	if err = errors.Join(err, release()); err != nil {
 		if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrStateMissing) || pebble.IsCorruptionError(err) {
 			err = damagedf("%v", err)
@@ -193,6 +204,19 @@ func (k *fullSink) open(open func(*database) error) error {
 	}
 	k.writer = w
 	return nil
+}
+
+// room wants space for what opening a database writes. Pebble calls a MANIFEST
+// that it cannot write fatal and leaves goroutines that hang: better to see a
+// full disk before.
+func (k *fullSink) room() error {
+	fs := k.s.opts.FS
+	path := fs.PathJoin(k.state, k.name+".room")
+	err := writeFile(fs, path, make([]byte, openRoom))
+	if removeErr := fs.Remove(path); err == nil {
+		err = removeErr
+	}
+	return err
 }
 
 // detach closes the staged state, if it is open.

@@ -21,7 +21,7 @@ func (s *Store) sweep(dir, live string) {
 		keep[imageName(id)] = true
 	}
 	for _, name := range names {
-		if keep[name] || strings.HasPrefix(name, "marker.") {
+		if keep[name] || strings.HasPrefix(name, markerPrefix) {
 			continue
 		}
 		if err := fs.RemoveAll(fs.PathJoin(dir, name)); err != nil {
