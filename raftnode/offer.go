@@ -173,13 +173,6 @@ func (o *offers) finish(replica uint64, _ *offer, applied uint64) {
 	}
 }
 
-// needed takes the wish of a replica that knows it lacks an image.
-func (o *offers) needed(from uint64, need *snapshotv1.NeedImage) {
-	if o.g.soft.Load().role == RoleLeader {
-		o.start(from)
-	}
-}
-
 // tick repeats offers and gives up those that nobody answers.
 func (o *offers) tick(ticks int) {
 	if len(o.byReplica) == 0 {
@@ -201,7 +194,9 @@ func (o *offers) tick(ticks int) {
 			}
 		case f.silent > o.ticksOf(leaseTime):
 			o.fail(replica)
-		case f.ticks > o.ticksOf(controlRepeat) && f.status == nil:
+		case f.ticks > o.ticksOf(controlRepeat) && (f.status == nil || f.silent > o.ticksOf(2*controlRepeat)):
+			// Silence after a status: the receiver may have started again, and
+			// goes on with what it has staged when it is offered again.
 			o.send(replica, f)
 		}
 	}
