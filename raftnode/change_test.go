@@ -281,12 +281,12 @@ func TestConfChangeRefusedBecomesError(t *testing.T) {
 		v.net.Isolate(leader) // nothing commits, so the first change stays open
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()
+		before := v.group(leader).Status().LastIndex
 		first := make(chan error, 1)
 		go func() {
 			_, err := v.group(leader).ChangeMembership(ctx, raftnode.Change{AddLearners: []raftnode.NewReplica{a}})
 			first <- err
 		}()
-		before := v.group(leader).Status().LastIndex
 		eventually(t, "the first change is in the log", func() bool { return v.group(leader).Status().LastIndex > before })
 		_, err := v.group(leader).ChangeMembership(ctx, raftnode.Change{AddLearners: []raftnode.NewReplica{b}})
 		if !errors.Is(err, raftnode.ErrChangePending) {
@@ -388,5 +388,47 @@ func TestReplaceWipedNode(t *testing.T) {
 		if len(m.GetVoters()) != 3 || slices.Contains(m.GetVoters(), old) || !slices.Contains(m.GetRemoved(), old) {
 			t.Errorf("membership after the swap: %v", m)
 		}
+	})
+}
+
+// TestOldDirectoryIsTold: the directory that was replaced comes back: while the
+// replacement is under way it is refused, afterwards it is told that it was
+// removed, also when it starts anew. It never disturbs the others.
+func TestOldDirectoryIsTold(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *virtual) {
+		v.write("first")
+		// n4 stands for the old directory: unlike the founders' it can start again
+		// on the same file system here.
+		fs := vfs.NewMem()
+		v.machines["n4"] = &chain{}
+		old := v.start("n4", fs, throughN1)
+		v.change(raftnode.Change{AddLearners: []raftnode.NewReplica{old}})
+		v.change(raftnode.Change{Promote: []uint64{old.RaftID}})
+		v.close("n4")
+		fresh := v.join("n4", raftnode.Join{Addresses: []string{"n1:1"}, Replace: true})
+		v.change(raftnode.Change{AddLearners: []raftnode.NewReplica{fresh}})
+		v.converge(1)
+		v.close("n4")
+
+		v.machines["n4"] = &chain{}
+		v.start("n4", fs, throughN1) // on the address of the fresh one
+		term := v.group(v.leader("n4")).Status().Term
+		v.pass(10 * time.Second)
+		if now := v.group(v.leader("n4")).Status().Term; now != term {
+			t.Errorf("the old directory made the others elect: term %d, before %d", now, term)
+		}
+		if v.nodes["n4"].Status().Removed {
+			t.Error("the old directory was told that it is removed while it is still a voter")
+		}
+		v.close("n4")
+		v.change(raftnode.Change{Remove: []uint64{old.RaftID}})
+		for range 2 {
+			v.machines["n4"] = &chain{}
+			v.start("n4", fs, throughN1)
+			eventually(t, "the old directory is told", func() bool { return v.nodes["n4"].Status().Removed })
+			v.close("n4")
+		}
+		v.write("second")
+		v.converge(2)
 	})
 }

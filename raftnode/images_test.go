@@ -22,6 +22,9 @@ type filed struct {
 	chain
 	dir     string
 	durable atomic.Uint64
+	// crash makes Install end as a crash would right after the switch: the state
+	// is there, and nobody was told.
+	crash *atomic.Bool
 }
 
 type filedState struct {
@@ -125,6 +128,9 @@ func (f *filed) Install(sink snapshot.Sink) error {
 	if err := os.WriteFile(f.path(), data, 0o600); err != nil {
 		return err
 	}
+	if f.crash.Load() {
+		return errors.New("told to crash")
+	}
 	_, err := f.load(data)
 	return err
 }
@@ -141,7 +147,7 @@ func (p *lazyProvider) Provide(ctx context.Context, req *snapshotv1.Open, progre
 }
 
 // imageCluster is a cluster of filed machines with short logs.
-func imageCluster(t *testing.T) (c *cluster, machine func(m *member) *filed) {
+func imageCluster(t *testing.T, crash *atomic.Bool) (c *cluster, machine func(m *member) *filed) {
 	t.Helper()
 	var mu sync.Mutex
 	machines := map[string]*filed{}
@@ -157,7 +163,7 @@ func imageCluster(t *testing.T) (c *cluster, machine func(m *member) *filed) {
 		o.NewStateMachine = func(group uint64) raftnode.StateMachine {
 			mu.Lock()
 			defer mu.Unlock()
-			machines[fmt.Sprint(node, "/", group)] = &filed{}
+			machines[fmt.Sprint(node, "/", group)] = &filed{crash: crash}
 			return machines[fmt.Sprint(node, "/", group)]
 		}
 	})
@@ -172,7 +178,7 @@ func imageCluster(t *testing.T) (c *cluster, machine func(m *member) *filed) {
 // TestBehindTheLog: a member comes back after the others cut their logs, gets an
 // image, and goes on with the log.
 func TestBehindTheLog(t *testing.T) {
-	c, machine := imageCluster(t)
+	c, machine := imageCluster(t, &atomic.Bool{})
 	c.openAll()
 	command := string(make([]byte, 1000))
 	total := 0
@@ -185,6 +191,7 @@ func TestBehindTheLog(t *testing.T) {
 	put(20)
 	leader := c.leader(raftnode.FirstDataGroup)
 	away := c.other(leader)
+	eventually(t, "the member is level", func() bool { _, _, n := machine(away).state(); return n == total })
 	has := away.group(t, raftnode.FirstDataGroup).Status().LastIndex
 	c.stop(away)
 	eventually(t, "no log reaches the member any more", func() bool {
@@ -211,4 +218,56 @@ func TestBehindTheLog(t *testing.T) {
 	c.openAll()
 	put(10)
 	eventually(t, "all of it is there after a restart", func() bool { _, _, n := machine(away).state(); return n == total })
+}
+
+// TestCrashBetweenStateAndLog: the state switched to the image and the log did
+// not hear of it. The next start finds the READY record and finishes the rest.
+func TestCrashBetweenStateAndLog(t *testing.T) {
+	crash := &atomic.Bool{}
+	c, machine := imageCluster(t, crash)
+	c.openAll()
+	command := string(make([]byte, 1000))
+	total := 0
+	put := func(n int) {
+		for range n {
+			c.propose(raftnode.FirstDataGroup, command)
+			total++
+		}
+	}
+	put(20)
+	away := c.other(c.leader(raftnode.FirstDataGroup))
+	eventually(t, "the member is level", func() bool { _, _, n := machine(away).state(); return n == total })
+	has := away.group(t, raftnode.FirstDataGroup).Status().LastIndex
+	c.stop(away)
+	eventually(t, "no log reaches the member any more", func() bool {
+		put(10)
+		for _, m := range c.members {
+			if m != away && m.group(t, raftnode.FirstDataGroup).Status().FirstIndex <= has+1 {
+				return false
+			}
+		}
+		return true
+	})
+	crash.Store(true)
+	c.openAll()
+	g := away.group(t, raftnode.FirstDataGroup)
+	eventually(t, "the install crashed", func() bool { return g.Status().Failure != "" })
+	if s := g.Status(); s.LastIndex != has {
+		t.Fatalf("the log was changed: last index %d, was %d", s.LastIndex, has)
+	}
+	c.stop(away)
+	crash.Store(false)
+	c.openAll()
+	g = away.group(t, raftnode.FirstDataGroup)
+	if s := g.Status(); s.FirstIndex <= has || s.Applied < s.FirstIndex-1 {
+		t.Errorf("after the start: log from %d, applied %d", s.FirstIndex, s.Applied)
+	}
+	put(30)
+	for _, m := range c.members {
+		eventually(t, m.name+" has everything", func() bool { _, _, n := machine(m).state(); return n == total })
+	}
+	_, want, _ := machine(c.leader(raftnode.FirstDataGroup)).state()
+	if _, got, _ := machine(away).state(); got != want {
+		t.Errorf("checksum %x, want %x", got, want)
+	}
 }
