@@ -49,6 +49,7 @@ type attempt struct {
 
 	manifest *snapshotv1.Manifest // set by receive before the others begin
 	stage    *stage               // likewise
+	buffers  *buffers
 	credit   recvCredit
 	sum      chunkSum
 	sequence sequence
@@ -100,6 +101,8 @@ func (a *attempt) run(ctx context.Context, claim Claim) error {
 	}
 	a.chunkMax = uint32(a.d.chunk)
 	a.credit.window = uint64(window)
+	// What is sent ahead and read, not yet written.
+	a.buffers = newBuffers(int(window)/a.d.chunk + 1)
 	a.sum = newChunkSum(a.t.opts.ID, a.number)
 	a.ackable = make(chan struct{}, 1)
 	a.fileAcks = make(chan *snapshotv1.FileAck, 64)
@@ -299,14 +302,19 @@ func (a *attempt) receive() {
 }
 
 func (a *attempt) receiveAll() error {
+	wire := newResponse(a.buffers)
 	for {
-		resp, err := a.stream.Recv()
+		err := a.stream.RecvMsg(wire)
 		if errors.Is(err, io.EOF) {
 			return fmt.Errorf("%w: %s ended the stream in the middle", ErrProtocol, a.source.Node)
 		}
 		if err != nil {
 			return fmt.Errorf("snapshot: receive from %s: %w", a.source.Node, err)
 		}
+		if wire.err != nil {
+			return wire.err
+		}
+		resp := wire.message
 		switch m := resp.Message.(type) {
 		case *snapshotv1.FetchResponse_Keepalive:
 			a.keepalive(m.Keepalive)
@@ -334,6 +342,7 @@ func (a *attempt) receiveAll() error {
 				return err
 			}
 			if !fresh {
+				a.buffers.put(m.Chunk.Data)
 				a.acknowledge()
 				continue
 			}

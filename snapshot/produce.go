@@ -209,7 +209,7 @@ func (p *producer) sendFile(no uint32, from uint64) (err error) {
 		if err := p.admit(n); err != nil {
 			return err
 		}
-		raw := make([]byte, n)
+		raw := p.a.buffers.get(n)
 		if got, err := file.ReadAt(raw, int64(offset)); got < n {
 			err = fmt.Errorf("%w: read %d bytes at %d of file %q of image %s, got %d: %w", ErrCorrupt, n, offset, info.Name, FormatID(p.manifest.Image), got, err)
 			p.image.Condemn(err)
@@ -221,16 +221,18 @@ func (p *producer) sendFile(no uint32, from uint64) (err error) {
 		p.packer.pack(c, raw)
 		if saved := n - len(c.Data); saved > 0 {
 			p.a.credit.refund(saved)
+			p.a.buffers.put(raw)
 		}
 		c.Crc32C = p.sum.of(c)
 		if err := p.waitPace(len(c.Data)); err != nil {
 			return err
 		}
+		wire := len(c.Data) // the data is the sender's from here on
 		if err := p.send(&snapshotv1.FetchResponse{Message: &snapshotv1.FetchResponse_Chunk{Chunk: c}}); err != nil {
 			return err
 		}
 		offset += uint64(n)
-		p.a.source.opts.Counters.moved(RoleSource, len(c.Data), n)
+		p.a.source.opts.Counters.moved(RoleSource, wire, n)
 		p.a.mu.Lock()
 		p.a.sent += uint64(n)
 		p.a.mu.Unlock()

@@ -33,6 +33,7 @@ type sending struct {
 	acks    chan *snapshotv1.FileAck // from receive
 	out     chan *snapshotv1.FetchResponse
 	credit  *sendCredit
+	buffers *buffers
 	unacked sync.Map // file number -> struct{}: FileEnd sent, FileAck awaited
 
 	mu       sync.Mutex
@@ -55,7 +56,9 @@ func newSending(s *Source, stream grpc.BidiStreamingServer[snapshotv1.FetchReque
 		acks:   make(chan *snapshotv1.FileAck, 16),
 		out:    make(chan *snapshotv1.FetchResponse, 2),
 		credit: newSendCredit(0),
-		phase:  snapshotv1.Phase_PHASE_QUEUED,
+		// One being read, two waiting, one being sent.
+		buffers: newBuffers(4),
+		phase:   snapshotv1.Phase_PHASE_QUEUED,
 	}
 	a.ctx, a.cancel = context.WithCancelCause(stream.Context())
 	return a
@@ -234,6 +237,10 @@ func (a *sending) send(produced func() error) {
 			// be masked by this one.
 			a.cancel(err)
 			return
+		}
+		// gRPC has encoded it, so the memory is free again.
+		if c := m.GetChunk(); c != nil {
+			a.buffers.put(c.Data)
 		}
 	}
 }

@@ -182,14 +182,16 @@ func (s *stage) writeChunk(c *snapshotv1.Chunk) error {
 	if _, err := p.file.WriteAt(raw, int64(p.offset)); err != nil {
 		return fmt.Errorf("snapshot: write %s: %w", p.path, diskError(err))
 	}
+	wire := len(c.Data)
+	s.a.buffers.put(c.Data)
 	p.offset += uint64(len(raw))
 	s.wrote += uint64(len(raw))
-	s.a.credit.wrote(len(c.Data))
+	s.a.credit.wrote(wire)
 	s.a.written.Store(c.Seq)
 	s.a.excuse()
 	s.a.slot.Progress(len(raw))
-	s.a.t.wrote(len(c.Data), len(raw))
-	s.a.r.opts.Counters.moved(RoleReceiver, len(c.Data), len(raw))
+	s.a.t.wrote(wire, len(raw))
+	s.a.r.opts.Counters.moved(RoleReceiver, wire, len(raw))
 	s.a.acknowledge()
 	if p.offset-p.recorded >= s.a.r.opts.ProgressBytes && p.offset < s.a.manifest.Files[p.no].Size {
 		progress, err := p.progress()
