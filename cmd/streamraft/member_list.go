@@ -70,9 +70,9 @@ type memberReplicaReport struct {
 
 // planReport is a change of a node.
 type planReport struct {
-	Node  string       `json:"node"`
-	Kind  string       `json:"kind"`
-	Done  bool         `json:"done"`
+	Node  string           `json:"node"`
+	Kind  string           `json:"kind"`
+	Done  bool             `json:"done"`
 	Steps []planStepReport `json:"steps"`
 }
 
