@@ -375,3 +375,44 @@ func FuzzDecodePlan(f *testing.F) {
 		}
 	})
 }
+
+// TestLeaderStopsAtEachStep: whoever carries a plan out is stopped each time a
+// step was done; the next leader goes on, and the node becomes a voter.
+func TestLeaderStopsAtEachStep(t *testing.T) {
+	nodes := startCluster(t, 3, nil)
+	put(t, nodes, "before")
+	n4 := newcomer(t, "n4", nodes[0])
+	if err := n4.open(t); err != nil {
+		t.Fatal(err)
+	}
+	all := append(nodes, n4)
+	stops := 0
+	for seen := -1; ; {
+		m := membersOf(t, all)["n4"]
+		if m.GetState() == adminv1.MemberState_MEMBER_STATE_VOTER && m.GetPlan() == nil {
+			break
+		}
+		done := 0
+		for _, step := range m.GetPlan().GetSteps() {
+			if step.GetDone() {
+				done++
+			}
+		}
+		if done == seen {
+			continue
+		}
+		seen = done
+		leader, _ := leaderOf(t, all, raftnode.MetaGroup)
+		leader.restart(t)
+		stops++
+	}
+	if stops == 0 {
+		t.Error("the leader was never stopped")
+	}
+	holds(t, n4, "before")
+	for _, g := range n4.Node().Groups() {
+		if m := g.Membership(); len(m.GetVoters()) != 4 {
+			t.Errorf("group %d: %v", g.ID(), m)
+		}
+	}
+}
