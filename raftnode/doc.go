@@ -52,6 +52,13 @@
 // (StateMachine.DurableApplied); the log is cut only below that and only below
 // what every member has.
 //
+// # Membership
+//
+// Group.ChangeMembership adds learners, promotes and removes, several at once by
+// joint consensus; it refuses what would leave no majority that answers. An empty
+// directory joins with Options.Join, under raft ids that were never used; a
+// removed raft id never comes back, and its node is told (Status.Removed).
+//
 // # Failure
 //
 // A write or sync error of the log stops the node at once and for good: it no

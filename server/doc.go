@@ -27,6 +27,15 @@
 // then takes its view of the local state; the answer tells the index of exactly
 // the state it was read from.
 //
+// # Membership
+//
+// A change of a node is a plan in the registry space of the meta group
+// (member_plan.go). The leader of that group carries it out (member_driver.go):
+// it asks the leader of each group for one step at a time (member_group.go),
+// which looks first what is done, and notes what was. A node with --join or
+// --replace asks for such a plan at its start (join.go), and Open returns once it
+// is durable.
+//
 // # Bounds
 //
 // Everything a peer or client can make the node hold is bounded: connections
