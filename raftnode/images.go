@@ -59,7 +59,8 @@ func (g *Group) openImages() error {
 	return nil
 }
 
-// stagedImages are the images that are READY in an inbox.
+// stagedImages are the images that an inbox names. READY or not: a state machine
+// may have moved files before the record was written.
 func (g *Group) stagedImages() [][]byte {
 	infos, err := g.inboxes.List()
 	if err != nil {
@@ -68,7 +69,7 @@ func (g *Group) stagedImages() [][]byte {
 	}
 	var images [][]byte
 	for _, info := range infos {
-		if info.Ready {
+		if info.Manifest != nil {
 			images = append(images, info.Manifest.GetImage())
 		}
 	}
@@ -198,6 +199,12 @@ func (g *Group) fetchImage(ctx context.Context, in *incoming, stager snapshot.St
 	staged, err := n.opts.Snapshots.Receiver.Receive(ctx, in.run)
 	if err != nil {
 		return nil, err
+	}
+	if staged.Inbox.Manifest().GetKind() == snapshotv1.Kind_KIND_RECORDS {
+		// What a delta adds to must not have to be flushed within the switch.
+		if err := g.machine.Flush(); err != nil {
+			return nil, errors.Join(fmt.Errorf("raftnode: group %d: flush before a delta: %w", g.id, err), staged.Inbox.Close())
+		}
 	}
 	return &installation{manifest: staged.Inbox.Manifest(), stager: stager, sink: staged.Sink, inbox: staged.Inbox}, nil
 }

@@ -273,9 +273,3 @@ func (a *sending) keepalive() *snapshotv1.FetchResponse {
 	}
 	return &snapshotv1.FetchResponse{Message: &snapshotv1.FetchResponse_Keepalive{Keepalive: k}}
 }
-
-func (a *sending) setPhase(p snapshotv1.Phase) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.phase = p
-}
