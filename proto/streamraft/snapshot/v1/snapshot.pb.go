@@ -2887,6 +2887,193 @@ func (x *StagedReady) GetTerm() uint64 {
 	return 0
 }
 
+// ArchiveHeader is the first record of an archive file, as `snapshot save`
+// writes it.
+type ArchiveHeader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ClusterId     []byte                 `protobuf:"bytes,1,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	HistoryEpoch  uint64                 `protobuf:"varint,2,opt,name=history_epoch,json=historyEpoch,proto3" json:"history_epoch,omitempty"`
+	CreatedUnixMs int64                  `protobuf:"varint,3,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	// Release that wrote it, for people.
+	Release       string `protobuf:"bytes,4,opt,name=release,proto3" json:"release,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveHeader) Reset() {
+	*x = ArchiveHeader{}
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveHeader) ProtoMessage() {}
+
+func (x *ArchiveHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveHeader.ProtoReflect.Descriptor instead.
+func (*ArchiveHeader) Descriptor() ([]byte, []int) {
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ArchiveHeader) GetClusterId() []byte {
+	if x != nil {
+		return x.ClusterId
+	}
+	return nil
+}
+
+func (x *ArchiveHeader) GetHistoryEpoch() uint64 {
+	if x != nil {
+		return x.HistoryEpoch
+	}
+	return 0
+}
+
+func (x *ArchiveHeader) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+func (x *ArchiveHeader) GetRelease() string {
+	if x != nil {
+		return x.Release
+	}
+	return ""
+}
+
+// ArchiveIndex is the last record of an archive: what is where.
+type ArchiveIndex struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Entries       []*ArchiveEntry        `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveIndex) Reset() {
+	*x = ArchiveIndex{}
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveIndex) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveIndex) ProtoMessage() {}
+
+func (x *ArchiveIndex) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveIndex.ProtoReflect.Descriptor instead.
+func (*ArchiveIndex) Descriptor() ([]byte, []int) {
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ArchiveIndex) GetEntries() []*ArchiveEntry {
+	if x != nil {
+		return x.Entries
+	}
+	return nil
+}
+
+// ArchiveEntry is one group's image in an archive.
+type ArchiveEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Group uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	Image []byte                 `protobuf:"bytes,2,opt,name=image,proto3" json:"image,omitempty"`
+	// Of the record with the manifest, from the start of the file.
+	Offset uint64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	// Of all records of the image.
+	Bytes         uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveEntry) Reset() {
+	*x = ArchiveEntry{}
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveEntry) ProtoMessage() {}
+
+func (x *ArchiveEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveEntry.ProtoReflect.Descriptor instead.
+func (*ArchiveEntry) Descriptor() ([]byte, []int) {
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ArchiveEntry) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *ArchiveEntry) GetImage() []byte {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+func (x *ArchiveEntry) GetOffset() uint64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ArchiveEntry) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
 var File_streamraft_snapshot_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
@@ -3097,7 +3284,20 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\vStagedReady\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\fR\x05image\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term*O\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\"\x95\x01\n" +
+	"\rArchiveHeader\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12#\n" +
+	"\rhistory_epoch\x18\x02 \x01(\x04R\fhistoryEpoch\x12&\n" +
+	"\x0fcreated_unix_ms\x18\x03 \x01(\x03R\rcreatedUnixMs\x12\x18\n" +
+	"\arelease\x18\x04 \x01(\tR\arelease\"N\n" +
+	"\fArchiveIndex\x12>\n" +
+	"\aentries\x18\x01 \x03(\v2$.streamraft.snapshot.v1.ArchiveEntryR\aentries\"h\n" +
+	"\fArchiveEntry\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x14\n" +
+	"\x05image\x18\x02 \x01(\fR\x05image\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes*O\n" +
 	"\x04Kind\x12\x14\n" +
 	"\x10KIND_UNSPECIFIED\x10\x00\x12\x0e\n" +
 	"\n" +
@@ -3161,7 +3361,7 @@ func file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_streamraft_snapshot_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_streamraft_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_streamraft_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
 var file_streamraft_snapshot_v1_snapshot_proto_goTypes = []any{
 	(Kind)(0),              // 0: streamraft.snapshot.v1.Kind
 	(Class)(0),             // 1: streamraft.snapshot.v1.Class
@@ -3197,6 +3397,9 @@ var file_streamraft_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*StagedProgress)(nil), // 31: streamraft.snapshot.v1.StagedProgress
 	(*StagedAttempt)(nil),  // 32: streamraft.snapshot.v1.StagedAttempt
 	(*StagedReady)(nil),    // 33: streamraft.snapshot.v1.StagedReady
+	(*ArchiveHeader)(nil),  // 34: streamraft.snapshot.v1.ArchiveHeader
+	(*ArchiveIndex)(nil),   // 35: streamraft.snapshot.v1.ArchiveIndex
+	(*ArchiveEntry)(nil),   // 36: streamraft.snapshot.v1.ArchiveEntry
 }
 var file_streamraft_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	0,  // 0: streamraft.snapshot.v1.Manifest.kind:type_name -> streamraft.snapshot.v1.Kind
@@ -3235,13 +3438,14 @@ var file_streamraft_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	33, // 33: streamraft.snapshot.v1.StagedRecord.ready:type_name -> streamraft.snapshot.v1.StagedReady
 	32, // 34: streamraft.snapshot.v1.StagedRecord.attempt:type_name -> streamraft.snapshot.v1.StagedAttempt
 	7,  // 35: streamraft.snapshot.v1.StagedManifest.manifest:type_name -> streamraft.snapshot.v1.Manifest
-	12, // 36: streamraft.snapshot.v1.SnapshotService.Fetch:input_type -> streamraft.snapshot.v1.FetchRequest
-	16, // 37: streamraft.snapshot.v1.SnapshotService.Fetch:output_type -> streamraft.snapshot.v1.FetchResponse
-	37, // [37:38] is the sub-list for method output_type
-	36, // [36:37] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	36, // 36: streamraft.snapshot.v1.ArchiveIndex.entries:type_name -> streamraft.snapshot.v1.ArchiveEntry
+	12, // 37: streamraft.snapshot.v1.SnapshotService.Fetch:input_type -> streamraft.snapshot.v1.FetchRequest
+	16, // 38: streamraft.snapshot.v1.SnapshotService.Fetch:output_type -> streamraft.snapshot.v1.FetchResponse
+	38, // [38:39] is the sub-list for method output_type
+	37, // [37:38] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_streamraft_snapshot_v1_snapshot_proto_init() }
@@ -3282,7 +3486,7 @@ func file_streamraft_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_streamraft_snapshot_v1_snapshot_proto_rawDesc), len(file_streamraft_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   27,
+			NumMessages:   30,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
