@@ -72,8 +72,9 @@ type Sink interface {
 	// Prepare does everything that can fail or take time: all files are in dir,
 	// durable. It opens the new state and checks its applied record against the
 	// manifest. It may move the files to where Install expects them; then a later
-	// Stage of the same manifest finds them there. Called again after a restart,
-	// it does what is left.
+	// Stage of the same manifest finds them there. Called again, on a new Sink
+	// after a restart or on the same one after an error such as a full disk, it
+	// does what is left; not after it returned nil.
 	Prepare(ctx context.Context) error
 
 	// Discard gives up and removes what Prepare moved; the caller removes dir.

@@ -55,7 +55,9 @@ type driver struct {
 	t     *Transfer
 	inbox *Inbox
 	sink  Sink // nil until the image is staged
-	log   *slog.Logger
+	// prepared: Prepare of this sink returned nil.
+	prepared bool
+	log      *slog.Logger
 
 	chunk     int // largest chunk to ask for
 	pause     time.Duration
@@ -266,7 +268,7 @@ func (d *driver) discard() error {
 		return nil
 	}
 	err := d.sink.Discard()
-	d.sink = nil
+	d.sink, d.prepared = nil, false
 	if err != nil {
 		return fmt.Errorf("snapshot: discard what is staged in inbox %s: %w", d.inbox.name, diskError(err))
 	}
@@ -321,8 +323,11 @@ func (d *driver) finish(ctx context.Context) (*Staged, error) {
 			}
 		}
 	}
-	if err := d.sink.Prepare(ctx); err != nil {
-		return nil, condemn(ctx, fmt.Errorf("snapshot: prepare image %s: %w", FormatID(m.Image), diskError(err)))
+	if !d.prepared {
+		if err := d.sink.Prepare(ctx); err != nil {
+			return nil, condemn(ctx, fmt.Errorf("snapshot: prepare image %s: %w", FormatID(m.Image), diskError(err)))
+		}
+		d.prepared = true
 	}
 	if !d.inbox.Ready() {
 		if err := d.inbox.setReady(); err != nil {

@@ -9,8 +9,8 @@
 // new.
 //
 //	func TestImages(t *testing.T) {
-//		snapshottest.Run(t, func(tb testing.TB, fsys vfs.FS, dir string) snapshottest.State {
-//			return openMine(tb, fsys, dir)
+//		snapshottest.Run(t, func(tb testing.TB, fsys vfs.FS, dir string, staged [][]byte) snapshottest.State {
+//			return openMine(tb, fsys, dir, staged)
 //		})
 //	}
 package snapshottest

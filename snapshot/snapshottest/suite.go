@@ -35,7 +35,9 @@ type State interface {
 }
 
 // Open opens a state, or makes an empty one, in dir, a directory of its own.
-type Open func(tb testing.TB, fsys vfs.FS, dir string) State
+// staged are the ids of images that inboxes hold and that may have been prepared:
+// what Prepare moved must not be swept then, for the install is still to come.
+type Open func(tb testing.TB, fsys vfs.FS, dir string, staged [][]byte) State
 
 // Run runs the suite. A state machine that makes no deltas passes without them.
 func Run(t *testing.T, open Open) {
@@ -68,12 +70,14 @@ type image struct {
 // bench is a file system with a source and what the checks do with it.
 type bench struct {
 	testing.TB
-	open Open
-	fsys *vfs.MemFS
+	opener Open
+	fsys   *vfs.MemFS
+	// staged are the images in the inbox now.
+	staged [][]byte
 }
 
 func newBench(tb testing.TB, open Open) *bench {
-	return &bench{tb, open, vfs.NewCrashableMem()}
+	return &bench{TB: tb, opener: open, fsys: vfs.NewCrashableMem()}
 }
 
 func (b *bench) must(err error) {
@@ -83,11 +87,16 @@ func (b *bench) must(err error) {
 	}
 }
 
+func (b *bench) open(fsys vfs.FS, dir string) State {
+	b.Helper()
+	return b.opener(b, fsys, dir, b.staged)
+}
+
 // state opens a state and brings it from where it is to an index.
 func (b *bench) state(dir string, index uint64) State {
 	b.Helper()
 	b.must(durable.MkdirAll(b.fsys, dir))
-	s := b.open(b, b.fsys, dir)
+	s := b.open(b.fsys, dir)
 	b.advance(s, index)
 	return s
 }
@@ -175,6 +184,7 @@ func (b *bench) deliver(i image, dir string, files int) {
 func (b *bench) stage(s State, i image, dir string) snapshot.Sink {
 	b.Helper()
 	b.deliver(i, dir, len(i.manifest.Files))
+	b.staged = [][]byte{i.manifest.Image}
 	sink, err := s.Stage(i.manifest, dir)
 	b.must(err)
 	b.check(sink, i, 0)
@@ -194,17 +204,19 @@ func (b *bench) install(s State, i image, dir string) {
 	sink := b.stage(s, i, dir)
 	b.must(sink.Prepare(b.Context()))
 	b.must(s.Install(sink))
+	b.staged = nil // the inbox is removed
 }
 
 // same compares two states, and again after the second was opened anew.
 func (b *bench) same(source, s State, dir string) State {
 	b.Helper()
+	b.staged = nil
 	want, index := b.digest(source), source.Applied()
 	if got := b.digest(s); got != want || s.Applied() != index {
 		b.Fatalf("after the install: digest %s at %d, not %s at %d", got, s.Applied(), want, index)
 	}
 	b.must(s.Close())
-	s = b.open(b, b.fsys, dir)
+	s = b.open(b.fsys, dir)
 	if got := b.digest(s); got != want || s.Applied() != index {
 		b.Fatalf("after a restart: digest %s at %d, not %s at %d", got, s.Applied(), want, index)
 	}

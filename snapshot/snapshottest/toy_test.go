@@ -33,7 +33,7 @@ type toyState struct {
 }
 
 func openToy(fault string) Open {
-	return func(tb testing.TB, fsys vfs.FS, dir string) State {
+	return func(tb testing.TB, fsys vfs.FS, dir string, _ [][]byte) State {
 		s := &toy{fsys: fsys, dir: dir, fault: fault, state: toyState{Keys: map[string]uint64{}}, changed: map[uint64][]string{}}
 		data, err := durable.ReadFile(fsys, s.path(), 1<<20)
 		if err == nil {
