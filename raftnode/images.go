@@ -59,6 +59,22 @@ func (g *Group) openImages() error {
 	return nil
 }
 
+// imageExpiryCheck is the time between two looks for kept images that may go.
+const imageExpiryCheck = time.Minute
+
+// expireImages removes kept images that nobody wants any more; they hold the
+// disk space of everything that was deleted since.
+func (n *Node) expireImages() {
+	for _, g := range n.ordered {
+		if g.images == nil {
+			continue
+		}
+		if err := g.images.Expire(); err != nil {
+			g.log.Warn("kept images that have expired cannot be removed; trying again later", "error", err)
+		}
+	}
+}
+
 // stagedImages are the images that an inbox names. READY or not: a state machine
 // may have moved files before the record was written.
 func (g *Group) stagedImages() [][]byte {

@@ -12,6 +12,7 @@ import (
 // stops. Flushes run beside it, one per group at a time.
 func (n *Node) runMaintenance() {
 	flushing := make(map[*Group]chan struct{})
+	expired := n.opts.Clock.Now()
 	ticks, stop := n.opts.Clock.NewTicker(n.opts.DiskCheckInterval)
 	defer stop()
 	for {
@@ -32,6 +33,10 @@ func (n *Node) runMaintenance() {
 			g.cutLog()
 		}
 		n.appender.prove()
+		if now := n.opts.Clock.Now(); now.Sub(expired) >= imageExpiryCheck {
+			expired = now
+			n.expireImages()
+		}
 		select {
 		case <-n.stop:
 			return

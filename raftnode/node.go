@@ -441,6 +441,9 @@ func (n *Node) Close() error {
 		n.goroutine.Wait()
 		for _, g := range n.ordered {
 			g.goroutine.Wait()
+			if g.images != nil {
+				errs = append(errs, g.images.Close())
+			}
 			if err := g.machine.Close(); err != nil {
 				errs = append(errs, fmt.Errorf("raftnode: group %d: close the state machine: %w", g.id, err))
 			}

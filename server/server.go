@@ -266,6 +266,9 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.health != nil {
 		s.health.Shutdown() // clients that watch it go elsewhere
 	}
+	if s.source != nil {
+		errs = append(errs, s.source.Close()) // receivers go on elsewhere, or later
+	}
 	node := s.node.Load()
 	switch {
 	case node == nil:
@@ -274,9 +277,6 @@ func (s *Server) stop(ctx context.Context) error {
 	default:
 		s.log.Info("stopping", "name", s.config.Name)
 		errs = append(errs, node.Shutdown(ctx))
-	}
-	if s.source != nil {
-		errs = append(errs, s.source.Close())
 	}
 	if s.transport != nil {
 		errs = append(errs, s.transport.Close())
