@@ -228,11 +228,17 @@ func TestCutWaitsForRaft(t *testing.T) {
 	}
 	v := victim.group(t, raftnode.FirstDataGroup)
 	eventually(t, "the state is durable above what raft knows", func() bool { s := v.Status(); return s.DurableApplied > s.Applied+20 })
-	term := v.Status().Term
-	c.stop(leader)
+	// On a slow machine another than the first may lead by now.
+	current := c.leader(raftnode.FirstDataGroup)
+	if current == victim {
+		unblock()
+		return // it campaigned and lives
+	}
+	term := current.group(t, raftnode.FirstDataGroup).Status().Term
+	c.stop(current)
 	eventually(t, "an election passed", func() bool {
 		s := v.Status()
-		return s.Term > term+1 || s.Failure != "" || s.Role == raftnode.RoleLeader || s.Leader != 0 && s.Term > term
+		return s.Term > term || s.Failure != ""
 	})
 	if s := v.Status(); s.Failure != "" {
 		t.Errorf("the replica failed: %s", s.Failure)
