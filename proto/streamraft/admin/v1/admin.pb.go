@@ -10,6 +10,7 @@ package adminv1
 
 import (
 	v1 "github.com/streamraft/streamraft/proto/streamraft/raft/v1"
+	v11 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -263,6 +264,56 @@ func (x Role) Number() protoreflect.EnumNumber {
 // Deprecated: Use Role.Descriptor instead.
 func (Role) EnumDescriptor() ([]byte, []int) {
 	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+// TransferRole is this node's part in a transfer.
+type TransferRole int32
+
+const (
+	TransferRole_TRANSFER_ROLE_UNSPECIFIED TransferRole = 0
+	TransferRole_TRANSFER_ROLE_SOURCE      TransferRole = 1
+	TransferRole_TRANSFER_ROLE_RECEIVER    TransferRole = 2
+)
+
+// Enum value maps for TransferRole.
+var (
+	TransferRole_name = map[int32]string{
+		0: "TRANSFER_ROLE_UNSPECIFIED",
+		1: "TRANSFER_ROLE_SOURCE",
+		2: "TRANSFER_ROLE_RECEIVER",
+	}
+	TransferRole_value = map[string]int32{
+		"TRANSFER_ROLE_UNSPECIFIED": 0,
+		"TRANSFER_ROLE_SOURCE":      1,
+		"TRANSFER_ROLE_RECEIVER":    2,
+	}
+)
+
+func (x TransferRole) Enum() *TransferRole {
+	p := new(TransferRole)
+	*p = x
+	return p
+}
+
+func (x TransferRole) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TransferRole) Descriptor() protoreflect.EnumDescriptor {
+	return file_streamraft_admin_v1_admin_proto_enumTypes[4].Descriptor()
+}
+
+func (TransferRole) Type() protoreflect.EnumType {
+	return &file_streamraft_admin_v1_admin_proto_enumTypes[4]
+}
+
+func (x TransferRole) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TransferRole.Descriptor instead.
+func (TransferRole) EnumDescriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 // NodePlan is a change of a node over all its groups. It is kept in the meta
@@ -1741,11 +1792,832 @@ func (x *TransferLeaderResponse) GetLeaderNode() string {
 	return ""
 }
 
+type ListTransfersRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTransfersRequest) Reset() {
+	*x = ListTransfersRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTransfersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTransfersRequest) ProtoMessage() {}
+
+func (x *ListTransfersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTransfersRequest.ProtoReflect.Descriptor instead.
+func (*ListTransfersRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+type ListTransfersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those that run first, then those that ended, the latest first.
+	Transfers     []*Transfer `protobuf:"bytes,1,rep,name=transfers,proto3" json:"transfers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListTransfersResponse) Reset() {
+	*x = ListTransfersResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListTransfersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListTransfersResponse) ProtoMessage() {}
+
+func (x *ListTransfersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListTransfersResponse.ProtoReflect.Descriptor instead.
+func (*ListTransfersResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListTransfersResponse) GetTransfers() []*Transfer {
+	if x != nil {
+		return x.Transfers
+	}
+	return nil
+}
+
+// Transfer is one transfer of an image as this node sees it. A source sees one
+// attempt at a time; the receiver sees the whole.
+type Transfer struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Transfer []byte                 `protobuf:"bytes,1,opt,name=transfer,proto3" json:"transfer,omitempty"`
+	Group    uint64                 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
+	Role     TransferRole           `protobuf:"varint,3,opt,name=role,proto3,enum=streamraft.admin.v1.TransferRole" json:"role,omitempty"`
+	// The node at the other end; empty while none is chosen.
+	Peer    string    `protobuf:"bytes,4,opt,name=peer,proto3" json:"peer,omitempty"`
+	Attempt uint64    `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Phase   v11.Phase `protobuf:"varint,6,opt,name=phase,proto3,enum=streamraft.snapshot.v1.Phase" json:"phase,omitempty"`
+	// RUNNING until it ended.
+	Outcome v11.Outcome `protobuf:"varint,7,opt,name=outcome,proto3,enum=streamraft.snapshot.v1.Outcome" json:"outcome,omitempty"`
+	// Place in the queue, from 1; 0: it waits for no slot.
+	Position uint32 `protobuf:"varint,8,opt,name=position,proto3" json:"position,omitempty"`
+	// The image; unset while it is not known.
+	Image     []byte   `protobuf:"bytes,9,opt,name=image,proto3" json:"image,omitempty"`
+	Kind      v11.Kind `protobuf:"varint,10,opt,name=kind,proto3,enum=streamraft.snapshot.v1.Kind" json:"kind,omitempty"`
+	FromIndex uint64   `protobuf:"varint,11,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
+	Index     uint64   `protobuf:"varint,12,opt,name=index,proto3" json:"index,omitempty"`
+	Term      uint64   `protobuf:"varint,13,opt,name=term,proto3" json:"term,omitempty"`
+	// Of the image's files: written here (receiver) or sent in this attempt.
+	BytesDone  uint64 `protobuf:"varint,14,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
+	BytesTotal uint64 `protobuf:"varint,15,opt,name=bytes_total,json=bytesTotal,proto3" json:"bytes_total,omitempty"`
+	// What the image holds uncompressed, if known.
+	RawBytes uint64 `protobuf:"varint,16,opt,name=raw_bytes,json=rawBytes,proto3" json:"raw_bytes,omitempty"`
+	// What came over the network, in all attempts since the process began.
+	WireBytes uint64 `protobuf:"varint,17,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
+	// bytes_done per second over the last few seconds.
+	BytesPerSecond uint64 `protobuf:"varint,18,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// The source holds back for its foreground work.
+	Paced bool `protobuf:"varint,19,opt,name=paced,proto3" json:"paced,omitempty"`
+	// Why the last attempt ended, and in how long the next one begins; or why a
+	// staged image waits.
+	Problem      string `protobuf:"bytes,20,opt,name=problem,proto3" json:"problem,omitempty"`
+	RetryAfterMs uint64 `protobuf:"varint,21,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
+	// How often staged bytes were lost, and why the last time.
+	Restarts    uint32 `protobuf:"varint,22,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	LastRestart string `protobuf:"bytes,23,opt,name=last_restart,json=lastRestart,proto3" json:"last_restart,omitempty"`
+	// Unix time in milliseconds; ended: 0 while it runs.
+	StartedUnixMs int64 `protobuf:"varint,24,opt,name=started_unix_ms,json=startedUnixMs,proto3" json:"started_unix_ms,omitempty"`
+	EndedUnixMs   int64 `protobuf:"varint,25,opt,name=ended_unix_ms,json=endedUnixMs,proto3" json:"ended_unix_ms,omitempty"`
+	// Time in each stage so far.
+	Stages        []*TransferStage `protobuf:"bytes,26,rep,name=stages,proto3" json:"stages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Transfer) Reset() {
+	*x = Transfer{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Transfer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Transfer) ProtoMessage() {}
+
+func (x *Transfer) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Transfer.ProtoReflect.Descriptor instead.
+func (*Transfer) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *Transfer) GetTransfer() []byte {
+	if x != nil {
+		return x.Transfer
+	}
+	return nil
+}
+
+func (x *Transfer) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *Transfer) GetRole() TransferRole {
+	if x != nil {
+		return x.Role
+	}
+	return TransferRole_TRANSFER_ROLE_UNSPECIFIED
+}
+
+func (x *Transfer) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Transfer) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Transfer) GetPhase() v11.Phase {
+	if x != nil {
+		return x.Phase
+	}
+	return v11.Phase(0)
+}
+
+func (x *Transfer) GetOutcome() v11.Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return v11.Outcome(0)
+}
+
+func (x *Transfer) GetPosition() uint32 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *Transfer) GetImage() []byte {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+func (x *Transfer) GetKind() v11.Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return v11.Kind(0)
+}
+
+func (x *Transfer) GetFromIndex() uint64 {
+	if x != nil {
+		return x.FromIndex
+	}
+	return 0
+}
+
+func (x *Transfer) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Transfer) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Transfer) GetBytesDone() uint64 {
+	if x != nil {
+		return x.BytesDone
+	}
+	return 0
+}
+
+func (x *Transfer) GetBytesTotal() uint64 {
+	if x != nil {
+		return x.BytesTotal
+	}
+	return 0
+}
+
+func (x *Transfer) GetRawBytes() uint64 {
+	if x != nil {
+		return x.RawBytes
+	}
+	return 0
+}
+
+func (x *Transfer) GetWireBytes() uint64 {
+	if x != nil {
+		return x.WireBytes
+	}
+	return 0
+}
+
+func (x *Transfer) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Transfer) GetPaced() bool {
+	if x != nil {
+		return x.Paced
+	}
+	return false
+}
+
+func (x *Transfer) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+func (x *Transfer) GetRetryAfterMs() uint64 {
+	if x != nil {
+		return x.RetryAfterMs
+	}
+	return 0
+}
+
+func (x *Transfer) GetRestarts() uint32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+func (x *Transfer) GetLastRestart() string {
+	if x != nil {
+		return x.LastRestart
+	}
+	return ""
+}
+
+func (x *Transfer) GetStartedUnixMs() int64 {
+	if x != nil {
+		return x.StartedUnixMs
+	}
+	return 0
+}
+
+func (x *Transfer) GetEndedUnixMs() int64 {
+	if x != nil {
+		return x.EndedUnixMs
+	}
+	return 0
+}
+
+func (x *Transfer) GetStages() []*TransferStage {
+	if x != nil {
+		return x.Stages
+	}
+	return nil
+}
+
+// TransferStage is the time a transfer spent in one stage.
+type TransferStage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// queue, capture, send, verify, install or catchup.
+	Stage         string `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
+	Nanoseconds   uint64 `protobuf:"varint,2,opt,name=nanoseconds,proto3" json:"nanoseconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferStage) Reset() {
+	*x = TransferStage{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferStage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferStage) ProtoMessage() {}
+
+func (x *TransferStage) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferStage.ProtoReflect.Descriptor instead.
+func (*TransferStage) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *TransferStage) GetStage() string {
+	if x != nil {
+		return x.Stage
+	}
+	return ""
+}
+
+func (x *TransferStage) GetNanoseconds() uint64 {
+	if x != nil {
+		return x.Nanoseconds
+	}
+	return 0
+}
+
+type CreateSnapshotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Group uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	// How long the image is kept at least, in seconds. 0: the node's default.
+	KeepSeconds   uint64 `protobuf:"varint,2,opt,name=keep_seconds,json=keepSeconds,proto3" json:"keep_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateSnapshotRequest) Reset() {
+	*x = CreateSnapshotRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateSnapshotRequest) ProtoMessage() {}
+
+func (x *CreateSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*CreateSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CreateSnapshotRequest) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *CreateSnapshotRequest) GetKeepSeconds() uint64 {
+	if x != nil {
+		return x.KeepSeconds
+	}
+	return 0
+}
+
+type CreateSnapshotResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshot      *Snapshot              `protobuf:"bytes,1,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateSnapshotResponse) Reset() {
+	*x = CreateSnapshotResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateSnapshotResponse) ProtoMessage() {}
+
+func (x *CreateSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*CreateSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *CreateSnapshotResponse) GetSnapshot() *Snapshot {
+	if x != nil {
+		return x.Snapshot
+	}
+	return nil
+}
+
+type ListSnapshotsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSnapshotsRequest) Reset() {
+	*x = ListSnapshotsRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSnapshotsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSnapshotsRequest) ProtoMessage() {}
+
+func (x *ListSnapshotsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSnapshotsRequest.ProtoReflect.Descriptor instead.
+func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{27}
+}
+
+type ListSnapshotsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Snapshots     []*Snapshot            `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSnapshotsResponse) Reset() {
+	*x = ListSnapshotsResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSnapshotsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSnapshotsResponse) ProtoMessage() {}
+
+func (x *ListSnapshotsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSnapshotsResponse.ProtoReflect.Descriptor instead.
+func (*ListSnapshotsResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
+	if x != nil {
+		return x.Snapshots
+	}
+	return nil
+}
+
+// Snapshot is a kept image.
+type Snapshot struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Image         []byte                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	Group         uint64                 `protobuf:"varint,2,opt,name=group,proto3" json:"group,omitempty"`
+	Kind          v11.Kind               `protobuf:"varint,3,opt,name=kind,proto3,enum=streamraft.snapshot.v1.Kind" json:"kind,omitempty"`
+	FromIndex     uint64                 `protobuf:"varint,4,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
+	Index         uint64                 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	Term          uint64                 `protobuf:"varint,6,opt,name=term,proto3" json:"term,omitempty"`
+	Bytes         uint64                 `protobuf:"varint,7,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	RawBytes      uint64                 `protobuf:"varint,8,opt,name=raw_bytes,json=rawBytes,proto3" json:"raw_bytes,omitempty"`
+	Records       uint64                 `protobuf:"varint,9,opt,name=records,proto3" json:"records,omitempty"`
+	Files         uint32                 `protobuf:"varint,10,opt,name=files,proto3" json:"files,omitempty"`
+	CreatedUnixMs int64                  `protobuf:"varint,11,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	ExpiresUnixMs int64                  `protobuf:"varint,12,opt,name=expires_unix_ms,json=expiresUnixMs,proto3" json:"expires_unix_ms,omitempty"`
+	// Transfers that hold it now.
+	Holders       uint32 `protobuf:"varint,13,opt,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Snapshot) Reset() {
+	*x = Snapshot{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Snapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Snapshot) ProtoMessage() {}
+
+func (x *Snapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
+func (*Snapshot) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *Snapshot) GetImage() []byte {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+func (x *Snapshot) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *Snapshot) GetKind() v11.Kind {
+	if x != nil {
+		return x.Kind
+	}
+	return v11.Kind(0)
+}
+
+func (x *Snapshot) GetFromIndex() uint64 {
+	if x != nil {
+		return x.FromIndex
+	}
+	return 0
+}
+
+func (x *Snapshot) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Snapshot) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *Snapshot) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Snapshot) GetRawBytes() uint64 {
+	if x != nil {
+		return x.RawBytes
+	}
+	return 0
+}
+
+func (x *Snapshot) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *Snapshot) GetFiles() uint32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *Snapshot) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+func (x *Snapshot) GetExpiresUnixMs() int64 {
+	if x != nil {
+		return x.ExpiresUnixMs
+	}
+	return 0
+}
+
+func (x *Snapshot) GetHolders() uint32 {
+	if x != nil {
+		return x.Holders
+	}
+	return 0
+}
+
+type SaveSnapshotRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Groups to save; none: all.
+	Groups        []uint64 `protobuf:"varint,1,rep,packed,name=groups,proto3" json:"groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveSnapshotRequest) Reset() {
+	*x = SaveSnapshotRequest{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveSnapshotRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSnapshotRequest) ProtoMessage() {}
+
+func (x *SaveSnapshotRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSnapshotRequest.ProtoReflect.Descriptor instead.
+func (*SaveSnapshotRequest) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SaveSnapshotRequest) GetGroups() []uint64 {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+type SaveSnapshotResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The next bytes of the archive.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// Bytes of image files that are in the archive so far, and in all.
+	BytesDone     uint64 `protobuf:"varint,2,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
+	BytesTotal    uint64 `protobuf:"varint,3,opt,name=bytes_total,json=bytesTotal,proto3" json:"bytes_total,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SaveSnapshotResponse) Reset() {
+	*x = SaveSnapshotResponse{}
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SaveSnapshotResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SaveSnapshotResponse) ProtoMessage() {}
+
+func (x *SaveSnapshotResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_admin_v1_admin_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SaveSnapshotResponse.ProtoReflect.Descriptor instead.
+func (*SaveSnapshotResponse) Descriptor() ([]byte, []int) {
+	return file_streamraft_admin_v1_admin_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *SaveSnapshotResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *SaveSnapshotResponse) GetBytesDone() uint64 {
+	if x != nil {
+		return x.BytesDone
+	}
+	return 0
+}
+
+func (x *SaveSnapshotResponse) GetBytesTotal() uint64 {
+	if x != nil {
+		return x.BytesTotal
+	}
+	return 0
+}
+
 var File_streamraft_admin_v1_admin_proto protoreflect.FileDescriptor
 
 const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1fstreamraft/admin/v1/admin.proto\x12\x13streamraft.admin.v1\x1a\x1dstreamraft/raft/v1/raft.proto\"\x86\x02\n" +
+	"\x1fstreamraft/admin/v1/admin.proto\x12\x13streamraft.admin.v1\x1a\x1dstreamraft/raft/v1/raft.proto\x1a%streamraft/snapshot/v1/snapshot.proto\"\x86\x02\n" +
 	"\bNodePlan\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.streamraft.admin.v1.PlanKindR\x04kind\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
@@ -1863,7 +2735,77 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\x04node\x18\x02 \x01(\tR\x04node\"9\n" +
 	"\x16TransferLeaderResponse\x12\x1f\n" +
 	"\vleader_node\x18\x01 \x01(\tR\n" +
-	"leaderNode*|\n" +
+	"leaderNode\"\x16\n" +
+	"\x14ListTransfersRequest\"T\n" +
+	"\x15ListTransfersResponse\x12;\n" +
+	"\ttransfers\x18\x01 \x03(\v2\x1d.streamraft.admin.v1.TransferR\ttransfers\"\x81\a\n" +
+	"\bTransfer\x12\x1a\n" +
+	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\x04R\x05group\x125\n" +
+	"\x04role\x18\x03 \x01(\x0e2!.streamraft.admin.v1.TransferRoleR\x04role\x12\x12\n" +
+	"\x04peer\x18\x04 \x01(\tR\x04peer\x12\x18\n" +
+	"\aattempt\x18\x05 \x01(\x04R\aattempt\x123\n" +
+	"\x05phase\x18\x06 \x01(\x0e2\x1d.streamraft.snapshot.v1.PhaseR\x05phase\x129\n" +
+	"\aoutcome\x18\a \x01(\x0e2\x1f.streamraft.snapshot.v1.OutcomeR\aoutcome\x12\x1a\n" +
+	"\bposition\x18\b \x01(\rR\bposition\x12\x14\n" +
+	"\x05image\x18\t \x01(\fR\x05image\x120\n" +
+	"\x04kind\x18\n" +
+	" \x01(\x0e2\x1c.streamraft.snapshot.v1.KindR\x04kind\x12\x1d\n" +
+	"\n" +
+	"from_index\x18\v \x01(\x04R\tfromIndex\x12\x14\n" +
+	"\x05index\x18\f \x01(\x04R\x05index\x12\x12\n" +
+	"\x04term\x18\r \x01(\x04R\x04term\x12\x1d\n" +
+	"\n" +
+	"bytes_done\x18\x0e \x01(\x04R\tbytesDone\x12\x1f\n" +
+	"\vbytes_total\x18\x0f \x01(\x04R\n" +
+	"bytesTotal\x12\x1b\n" +
+	"\traw_bytes\x18\x10 \x01(\x04R\brawBytes\x12\x1d\n" +
+	"\n" +
+	"wire_bytes\x18\x11 \x01(\x04R\twireBytes\x12(\n" +
+	"\x10bytes_per_second\x18\x12 \x01(\x04R\x0ebytesPerSecond\x12\x14\n" +
+	"\x05paced\x18\x13 \x01(\bR\x05paced\x12\x18\n" +
+	"\aproblem\x18\x14 \x01(\tR\aproblem\x12$\n" +
+	"\x0eretry_after_ms\x18\x15 \x01(\x04R\fretryAfterMs\x12\x1a\n" +
+	"\brestarts\x18\x16 \x01(\rR\brestarts\x12!\n" +
+	"\flast_restart\x18\x17 \x01(\tR\vlastRestart\x12&\n" +
+	"\x0fstarted_unix_ms\x18\x18 \x01(\x03R\rstartedUnixMs\x12\"\n" +
+	"\rended_unix_ms\x18\x19 \x01(\x03R\vendedUnixMs\x12:\n" +
+	"\x06stages\x18\x1a \x03(\v2\".streamraft.admin.v1.TransferStageR\x06stages\"G\n" +
+	"\rTransferStage\x12\x14\n" +
+	"\x05stage\x18\x01 \x01(\tR\x05stage\x12 \n" +
+	"\vnanoseconds\x18\x02 \x01(\x04R\vnanoseconds\"P\n" +
+	"\x15CreateSnapshotRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\x04R\x05group\x12!\n" +
+	"\fkeep_seconds\x18\x02 \x01(\x04R\vkeepSeconds\"S\n" +
+	"\x16CreateSnapshotResponse\x129\n" +
+	"\bsnapshot\x18\x01 \x01(\v2\x1d.streamraft.admin.v1.SnapshotR\bsnapshot\"\x16\n" +
+	"\x14ListSnapshotsRequest\"T\n" +
+	"\x15ListSnapshotsResponse\x12;\n" +
+	"\tsnapshots\x18\x01 \x03(\v2\x1d.streamraft.admin.v1.SnapshotR\tsnapshots\"\xfe\x02\n" +
+	"\bSnapshot\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\fR\x05image\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\x04R\x05group\x120\n" +
+	"\x04kind\x18\x03 \x01(\x0e2\x1c.streamraft.snapshot.v1.KindR\x04kind\x12\x1d\n" +
+	"\n" +
+	"from_index\x18\x04 \x01(\x04R\tfromIndex\x12\x14\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x14\n" +
+	"\x05bytes\x18\a \x01(\x04R\x05bytes\x12\x1b\n" +
+	"\traw_bytes\x18\b \x01(\x04R\brawBytes\x12\x18\n" +
+	"\arecords\x18\t \x01(\x04R\arecords\x12\x14\n" +
+	"\x05files\x18\n" +
+	" \x01(\rR\x05files\x12&\n" +
+	"\x0fcreated_unix_ms\x18\v \x01(\x03R\rcreatedUnixMs\x12&\n" +
+	"\x0fexpires_unix_ms\x18\f \x01(\x03R\rexpiresUnixMs\x12\x18\n" +
+	"\aholders\x18\r \x01(\rR\aholders\"-\n" +
+	"\x13SaveSnapshotRequest\x12\x16\n" +
+	"\x06groups\x18\x01 \x03(\x04R\x06groups\"j\n" +
+	"\x14SaveSnapshotResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\x12\x1d\n" +
+	"\n" +
+	"bytes_done\x18\x02 \x01(\x04R\tbytesDone\x12\x1f\n" +
+	"\vbytes_total\x18\x03 \x01(\x04R\n" +
+	"bytesTotal*|\n" +
 	"\bPlanKind\x12\x19\n" +
 	"\x15PLAN_KIND_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPLAN_KIND_ADD\x10\x01\x12\x15\n" +
@@ -1891,7 +2833,11 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\vROLE_LEADER\x10\x01\x12\x11\n" +
 	"\rROLE_FOLLOWER\x10\x02\x12\x12\n" +
 	"\x0eROLE_CANDIDATE\x10\x03\x12\x10\n" +
-	"\fROLE_LEARNER\x10\x042\xa7\x05\n" +
+	"\fROLE_LEARNER\x10\x04*c\n" +
+	"\fTransferRole\x12\x1d\n" +
+	"\x19TRANSFER_ROLE_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14TRANSFER_ROLE_SOURCE\x10\x01\x12\x1a\n" +
+	"\x16TRANSFER_ROLE_RECEIVER\x10\x022\xc9\b\n" +
 	"\fAdminService\x12Q\n" +
 	"\x06Status\x12\".streamraft.admin.v1.StatusRequest\x1a#.streamraft.admin.v1.StatusResponse\x12i\n" +
 	"\x0eTransferLeader\x12*.streamraft.admin.v1.TransferLeaderRequest\x1a+.streamraft.admin.v1.TransferLeaderResponse\x12T\n" +
@@ -1900,7 +2846,11 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"RemoveNode\x12&.streamraft.admin.v1.RemoveNodeRequest\x1a'.streamraft.admin.v1.RemoveNodeResponse\x12`\n" +
 	"\vListMembers\x12'.streamraft.admin.v1.ListMembersRequest\x1a(.streamraft.admin.v1.ListMembersResponse\x12`\n" +
-	"\vChangeGroup\x12'.streamraft.admin.v1.ChangeGroupRequest\x1a(.streamraft.admin.v1.ChangeGroupResponseBDZBgithub.com/streamraft/streamraft/proto/streamraft/admin/v1;adminv1b\x06proto3"
+	"\vChangeGroup\x12'.streamraft.admin.v1.ChangeGroupRequest\x1a(.streamraft.admin.v1.ChangeGroupResponse\x12f\n" +
+	"\rListTransfers\x12).streamraft.admin.v1.ListTransfersRequest\x1a*.streamraft.admin.v1.ListTransfersResponse\x12i\n" +
+	"\x0eCreateSnapshot\x12*.streamraft.admin.v1.CreateSnapshotRequest\x1a+.streamraft.admin.v1.CreateSnapshotResponse\x12f\n" +
+	"\rListSnapshots\x12).streamraft.admin.v1.ListSnapshotsRequest\x1a*.streamraft.admin.v1.ListSnapshotsResponse\x12e\n" +
+	"\fSaveSnapshot\x12(.streamraft.admin.v1.SaveSnapshotRequest\x1a).streamraft.admin.v1.SaveSnapshotResponse0\x01BDZBgithub.com/streamraft/streamraft/proto/streamraft/admin/v1;adminv1b\x06proto3"
 
 var (
 	file_streamraft_admin_v1_admin_proto_rawDescOnce sync.Once
@@ -1914,74 +2864,106 @@ func file_streamraft_admin_v1_admin_proto_rawDescGZIP() []byte {
 	return file_streamraft_admin_v1_admin_proto_rawDescData
 }
 
-var file_streamraft_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_streamraft_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_streamraft_admin_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_streamraft_admin_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_streamraft_admin_v1_admin_proto_goTypes = []any{
 	(PlanKind)(0),                  // 0: streamraft.admin.v1.PlanKind
 	(StepAction)(0),                // 1: streamraft.admin.v1.StepAction
 	(MemberState)(0),               // 2: streamraft.admin.v1.MemberState
 	(Role)(0),                      // 3: streamraft.admin.v1.Role
-	(*NodePlan)(nil),               // 4: streamraft.admin.v1.NodePlan
-	(*PlanStep)(nil),               // 5: streamraft.admin.v1.PlanStep
-	(*AddNodeRequest)(nil),         // 6: streamraft.admin.v1.AddNodeRequest
-	(*AddNodeResponse)(nil),        // 7: streamraft.admin.v1.AddNodeResponse
-	(*PromoteNodeRequest)(nil),     // 8: streamraft.admin.v1.PromoteNodeRequest
-	(*PromoteNodeResponse)(nil),    // 9: streamraft.admin.v1.PromoteNodeResponse
-	(*RemoveNodeRequest)(nil),      // 10: streamraft.admin.v1.RemoveNodeRequest
-	(*RemoveNodeResponse)(nil),     // 11: streamraft.admin.v1.RemoveNodeResponse
-	(*ListMembersRequest)(nil),     // 12: streamraft.admin.v1.ListMembersRequest
-	(*ListMembersResponse)(nil),    // 13: streamraft.admin.v1.ListMembersResponse
-	(*Member)(nil),                 // 14: streamraft.admin.v1.Member
-	(*MemberReplica)(nil),          // 15: streamraft.admin.v1.MemberReplica
-	(*ChangeGroupRequest)(nil),     // 16: streamraft.admin.v1.ChangeGroupRequest
-	(*ChangeGroupResponse)(nil),    // 17: streamraft.admin.v1.ChangeGroupResponse
-	(*StatusRequest)(nil),          // 18: streamraft.admin.v1.StatusRequest
-	(*StatusResponse)(nil),         // 19: streamraft.admin.v1.StatusResponse
-	(*NodeAddress)(nil),            // 20: streamraft.admin.v1.NodeAddress
-	(*GroupStatus)(nil),            // 21: streamraft.admin.v1.GroupStatus
-	(*ReplicaStatus)(nil),          // 22: streamraft.admin.v1.ReplicaStatus
-	(*TransferLeaderRequest)(nil),  // 23: streamraft.admin.v1.TransferLeaderRequest
-	(*TransferLeaderResponse)(nil), // 24: streamraft.admin.v1.TransferLeaderResponse
-	(*v1.ReplicaId)(nil),           // 25: streamraft.raft.v1.ReplicaId
+	(TransferRole)(0),              // 4: streamraft.admin.v1.TransferRole
+	(*NodePlan)(nil),               // 5: streamraft.admin.v1.NodePlan
+	(*PlanStep)(nil),               // 6: streamraft.admin.v1.PlanStep
+	(*AddNodeRequest)(nil),         // 7: streamraft.admin.v1.AddNodeRequest
+	(*AddNodeResponse)(nil),        // 8: streamraft.admin.v1.AddNodeResponse
+	(*PromoteNodeRequest)(nil),     // 9: streamraft.admin.v1.PromoteNodeRequest
+	(*PromoteNodeResponse)(nil),    // 10: streamraft.admin.v1.PromoteNodeResponse
+	(*RemoveNodeRequest)(nil),      // 11: streamraft.admin.v1.RemoveNodeRequest
+	(*RemoveNodeResponse)(nil),     // 12: streamraft.admin.v1.RemoveNodeResponse
+	(*ListMembersRequest)(nil),     // 13: streamraft.admin.v1.ListMembersRequest
+	(*ListMembersResponse)(nil),    // 14: streamraft.admin.v1.ListMembersResponse
+	(*Member)(nil),                 // 15: streamraft.admin.v1.Member
+	(*MemberReplica)(nil),          // 16: streamraft.admin.v1.MemberReplica
+	(*ChangeGroupRequest)(nil),     // 17: streamraft.admin.v1.ChangeGroupRequest
+	(*ChangeGroupResponse)(nil),    // 18: streamraft.admin.v1.ChangeGroupResponse
+	(*StatusRequest)(nil),          // 19: streamraft.admin.v1.StatusRequest
+	(*StatusResponse)(nil),         // 20: streamraft.admin.v1.StatusResponse
+	(*NodeAddress)(nil),            // 21: streamraft.admin.v1.NodeAddress
+	(*GroupStatus)(nil),            // 22: streamraft.admin.v1.GroupStatus
+	(*ReplicaStatus)(nil),          // 23: streamraft.admin.v1.ReplicaStatus
+	(*TransferLeaderRequest)(nil),  // 24: streamraft.admin.v1.TransferLeaderRequest
+	(*TransferLeaderResponse)(nil), // 25: streamraft.admin.v1.TransferLeaderResponse
+	(*ListTransfersRequest)(nil),   // 26: streamraft.admin.v1.ListTransfersRequest
+	(*ListTransfersResponse)(nil),  // 27: streamraft.admin.v1.ListTransfersResponse
+	(*Transfer)(nil),               // 28: streamraft.admin.v1.Transfer
+	(*TransferStage)(nil),          // 29: streamraft.admin.v1.TransferStage
+	(*CreateSnapshotRequest)(nil),  // 30: streamraft.admin.v1.CreateSnapshotRequest
+	(*CreateSnapshotResponse)(nil), // 31: streamraft.admin.v1.CreateSnapshotResponse
+	(*ListSnapshotsRequest)(nil),   // 32: streamraft.admin.v1.ListSnapshotsRequest
+	(*ListSnapshotsResponse)(nil),  // 33: streamraft.admin.v1.ListSnapshotsResponse
+	(*Snapshot)(nil),               // 34: streamraft.admin.v1.Snapshot
+	(*SaveSnapshotRequest)(nil),    // 35: streamraft.admin.v1.SaveSnapshotRequest
+	(*SaveSnapshotResponse)(nil),   // 36: streamraft.admin.v1.SaveSnapshotResponse
+	(*v1.ReplicaId)(nil),           // 37: streamraft.raft.v1.ReplicaId
+	(v11.Phase)(0),                 // 38: streamraft.snapshot.v1.Phase
+	(v11.Outcome)(0),               // 39: streamraft.snapshot.v1.Outcome
+	(v11.Kind)(0),                  // 40: streamraft.snapshot.v1.Kind
 }
 var file_streamraft_admin_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: streamraft.admin.v1.NodePlan.kind:type_name -> streamraft.admin.v1.PlanKind
-	25, // 1: streamraft.admin.v1.NodePlan.replicas:type_name -> streamraft.raft.v1.ReplicaId
-	5,  // 2: streamraft.admin.v1.NodePlan.steps:type_name -> streamraft.admin.v1.PlanStep
+	37, // 1: streamraft.admin.v1.NodePlan.replicas:type_name -> streamraft.raft.v1.ReplicaId
+	6,  // 2: streamraft.admin.v1.NodePlan.steps:type_name -> streamraft.admin.v1.PlanStep
 	1,  // 3: streamraft.admin.v1.PlanStep.action:type_name -> streamraft.admin.v1.StepAction
-	25, // 4: streamraft.admin.v1.AddNodeRequest.replicas:type_name -> streamraft.raft.v1.ReplicaId
-	4,  // 5: streamraft.admin.v1.AddNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
-	4,  // 6: streamraft.admin.v1.PromoteNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
-	4,  // 7: streamraft.admin.v1.RemoveNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
-	14, // 8: streamraft.admin.v1.ListMembersResponse.members:type_name -> streamraft.admin.v1.Member
+	37, // 4: streamraft.admin.v1.AddNodeRequest.replicas:type_name -> streamraft.raft.v1.ReplicaId
+	5,  // 5: streamraft.admin.v1.AddNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
+	5,  // 6: streamraft.admin.v1.PromoteNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
+	5,  // 7: streamraft.admin.v1.RemoveNodeResponse.plan:type_name -> streamraft.admin.v1.NodePlan
+	15, // 8: streamraft.admin.v1.ListMembersResponse.members:type_name -> streamraft.admin.v1.Member
 	2,  // 9: streamraft.admin.v1.Member.state:type_name -> streamraft.admin.v1.MemberState
-	15, // 10: streamraft.admin.v1.Member.replicas:type_name -> streamraft.admin.v1.MemberReplica
-	4,  // 11: streamraft.admin.v1.Member.plan:type_name -> streamraft.admin.v1.NodePlan
+	16, // 10: streamraft.admin.v1.Member.replicas:type_name -> streamraft.admin.v1.MemberReplica
+	5,  // 11: streamraft.admin.v1.Member.plan:type_name -> streamraft.admin.v1.NodePlan
 	3,  // 12: streamraft.admin.v1.MemberReplica.role:type_name -> streamraft.admin.v1.Role
 	1,  // 13: streamraft.admin.v1.ChangeGroupRequest.action:type_name -> streamraft.admin.v1.StepAction
-	21, // 14: streamraft.admin.v1.StatusResponse.groups:type_name -> streamraft.admin.v1.GroupStatus
-	20, // 15: streamraft.admin.v1.StatusResponse.nodes:type_name -> streamraft.admin.v1.NodeAddress
+	22, // 14: streamraft.admin.v1.StatusResponse.groups:type_name -> streamraft.admin.v1.GroupStatus
+	21, // 15: streamraft.admin.v1.StatusResponse.nodes:type_name -> streamraft.admin.v1.NodeAddress
 	3,  // 16: streamraft.admin.v1.GroupStatus.role:type_name -> streamraft.admin.v1.Role
-	22, // 17: streamraft.admin.v1.GroupStatus.replicas:type_name -> streamraft.admin.v1.ReplicaStatus
-	18, // 18: streamraft.admin.v1.AdminService.Status:input_type -> streamraft.admin.v1.StatusRequest
-	23, // 19: streamraft.admin.v1.AdminService.TransferLeader:input_type -> streamraft.admin.v1.TransferLeaderRequest
-	6,  // 20: streamraft.admin.v1.AdminService.AddNode:input_type -> streamraft.admin.v1.AddNodeRequest
-	8,  // 21: streamraft.admin.v1.AdminService.PromoteNode:input_type -> streamraft.admin.v1.PromoteNodeRequest
-	10, // 22: streamraft.admin.v1.AdminService.RemoveNode:input_type -> streamraft.admin.v1.RemoveNodeRequest
-	12, // 23: streamraft.admin.v1.AdminService.ListMembers:input_type -> streamraft.admin.v1.ListMembersRequest
-	16, // 24: streamraft.admin.v1.AdminService.ChangeGroup:input_type -> streamraft.admin.v1.ChangeGroupRequest
-	19, // 25: streamraft.admin.v1.AdminService.Status:output_type -> streamraft.admin.v1.StatusResponse
-	24, // 26: streamraft.admin.v1.AdminService.TransferLeader:output_type -> streamraft.admin.v1.TransferLeaderResponse
-	7,  // 27: streamraft.admin.v1.AdminService.AddNode:output_type -> streamraft.admin.v1.AddNodeResponse
-	9,  // 28: streamraft.admin.v1.AdminService.PromoteNode:output_type -> streamraft.admin.v1.PromoteNodeResponse
-	11, // 29: streamraft.admin.v1.AdminService.RemoveNode:output_type -> streamraft.admin.v1.RemoveNodeResponse
-	13, // 30: streamraft.admin.v1.AdminService.ListMembers:output_type -> streamraft.admin.v1.ListMembersResponse
-	17, // 31: streamraft.admin.v1.AdminService.ChangeGroup:output_type -> streamraft.admin.v1.ChangeGroupResponse
-	25, // [25:32] is the sub-list for method output_type
-	18, // [18:25] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	23, // 17: streamraft.admin.v1.GroupStatus.replicas:type_name -> streamraft.admin.v1.ReplicaStatus
+	28, // 18: streamraft.admin.v1.ListTransfersResponse.transfers:type_name -> streamraft.admin.v1.Transfer
+	4,  // 19: streamraft.admin.v1.Transfer.role:type_name -> streamraft.admin.v1.TransferRole
+	38, // 20: streamraft.admin.v1.Transfer.phase:type_name -> streamraft.snapshot.v1.Phase
+	39, // 21: streamraft.admin.v1.Transfer.outcome:type_name -> streamraft.snapshot.v1.Outcome
+	40, // 22: streamraft.admin.v1.Transfer.kind:type_name -> streamraft.snapshot.v1.Kind
+	29, // 23: streamraft.admin.v1.Transfer.stages:type_name -> streamraft.admin.v1.TransferStage
+	34, // 24: streamraft.admin.v1.CreateSnapshotResponse.snapshot:type_name -> streamraft.admin.v1.Snapshot
+	34, // 25: streamraft.admin.v1.ListSnapshotsResponse.snapshots:type_name -> streamraft.admin.v1.Snapshot
+	40, // 26: streamraft.admin.v1.Snapshot.kind:type_name -> streamraft.snapshot.v1.Kind
+	19, // 27: streamraft.admin.v1.AdminService.Status:input_type -> streamraft.admin.v1.StatusRequest
+	24, // 28: streamraft.admin.v1.AdminService.TransferLeader:input_type -> streamraft.admin.v1.TransferLeaderRequest
+	7,  // 29: streamraft.admin.v1.AdminService.AddNode:input_type -> streamraft.admin.v1.AddNodeRequest
+	9,  // 30: streamraft.admin.v1.AdminService.PromoteNode:input_type -> streamraft.admin.v1.PromoteNodeRequest
+	11, // 31: streamraft.admin.v1.AdminService.RemoveNode:input_type -> streamraft.admin.v1.RemoveNodeRequest
+	13, // 32: streamraft.admin.v1.AdminService.ListMembers:input_type -> streamraft.admin.v1.ListMembersRequest
+	17, // 33: streamraft.admin.v1.AdminService.ChangeGroup:input_type -> streamraft.admin.v1.ChangeGroupRequest
+	26, // 34: streamraft.admin.v1.AdminService.ListTransfers:input_type -> streamraft.admin.v1.ListTransfersRequest
+	30, // 35: streamraft.admin.v1.AdminService.CreateSnapshot:input_type -> streamraft.admin.v1.CreateSnapshotRequest
+	32, // 36: streamraft.admin.v1.AdminService.ListSnapshots:input_type -> streamraft.admin.v1.ListSnapshotsRequest
+	35, // 37: streamraft.admin.v1.AdminService.SaveSnapshot:input_type -> streamraft.admin.v1.SaveSnapshotRequest
+	20, // 38: streamraft.admin.v1.AdminService.Status:output_type -> streamraft.admin.v1.StatusResponse
+	25, // 39: streamraft.admin.v1.AdminService.TransferLeader:output_type -> streamraft.admin.v1.TransferLeaderResponse
+	8,  // 40: streamraft.admin.v1.AdminService.AddNode:output_type -> streamraft.admin.v1.AddNodeResponse
+	10, // 41: streamraft.admin.v1.AdminService.PromoteNode:output_type -> streamraft.admin.v1.PromoteNodeResponse
+	12, // 42: streamraft.admin.v1.AdminService.RemoveNode:output_type -> streamraft.admin.v1.RemoveNodeResponse
+	14, // 43: streamraft.admin.v1.AdminService.ListMembers:output_type -> streamraft.admin.v1.ListMembersResponse
+	18, // 44: streamraft.admin.v1.AdminService.ChangeGroup:output_type -> streamraft.admin.v1.ChangeGroupResponse
+	27, // 45: streamraft.admin.v1.AdminService.ListTransfers:output_type -> streamraft.admin.v1.ListTransfersResponse
+	31, // 46: streamraft.admin.v1.AdminService.CreateSnapshot:output_type -> streamraft.admin.v1.CreateSnapshotResponse
+	33, // 47: streamraft.admin.v1.AdminService.ListSnapshots:output_type -> streamraft.admin.v1.ListSnapshotsResponse
+	36, // 48: streamraft.admin.v1.AdminService.SaveSnapshot:output_type -> streamraft.admin.v1.SaveSnapshotResponse
+	38, // [38:49] is the sub-list for method output_type
+	27, // [27:38] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_streamraft_admin_v1_admin_proto_init() }
@@ -1994,8 +2976,8 @@ func file_streamraft_admin_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_streamraft_admin_v1_admin_proto_rawDesc), len(file_streamraft_admin_v1_admin_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   21,
+			NumEnums:      5,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
