@@ -19,6 +19,7 @@ type Network struct {
 	odds  Probabilities
 	nodes map[string]*endpoint // running nodes by name
 	at    map[string]*endpoint // running nodes by address
+	hosts map[string]*Host     // of byte streams, by address
 	// cuts and isolated nodes carry nothing; slow links take longer.
 	cuts     map[link]bool
 	isolated map[string]bool
@@ -64,6 +65,7 @@ func NewNetwork(opts Options) (*Network, error) {
 		odds:     opts.Probabilities,
 		nodes:    make(map[string]*endpoint),
 		at:       make(map[string]*endpoint),
+		hosts:    make(map[string]*Host),
 		cuts:     make(map[link]bool),
 		isolated: make(map[string]bool),
 		slow:     make(map[link]time.Duration),
@@ -170,8 +172,9 @@ func (n *Network) isCut(from, to string) bool {
 	return from != to && (n.cuts[link{from, to}] || n.isolated[from] || n.isolated[to])
 }
 
-// dropConnections ends the connections over cut links.
+// dropConnections ends the connections and streams over cut links.
 func (n *Network) dropConnections() {
+	n.dropStreams()
 	for _, e := range n.nodes {
 		for name, p := range e.peers {
 			if p.to != nil && n.isCut(e.node, name) {
