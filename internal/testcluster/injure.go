@@ -111,6 +111,8 @@ func (in *injurer) carryOut(ctx context.Context, s step) {
 		in.crashAll(s, kind)
 	case faultStaleLeader:
 		in.staleLeader(ctx, s)
+	case faultBehind:
+		in.behind(s, m)
 	case faultTrapVote:
 		// Whoever votes for the next leader crashes.
 		for _, r := range c.up() {
@@ -252,6 +254,7 @@ func (in *injurer) trap(s step, r *run, kind trapKind) {
 		s.at, s.lasts = s.at+s.lasts, s.lasts/2
 	case trapOperation:
 		count += int(s.choice >> 16 % 200)
+	case trapInstall, trapInstalled: // the first
 	default:
 		count += int(s.choice >> 16 % 20)
 	}
@@ -263,6 +266,35 @@ func (in *injurer) trap(s step, r *run, kind trapKind) {
 		if r.disarm() && r.member.last() == r {
 			r.member.crash(s.crash)
 			in.c.restart(r.member)
+		}
+	})
+}
+
+// behind keeps a node away for longer than the others keep the log for it, so
+// that it gets an image when it is back, and injures that.
+func (in *injurer) behind(s step, m *member) {
+	c := in.c
+	away := s.choice>>32%3 == 0
+	if away {
+		c.network.Isolate(m.name)
+		c.checker.count(func(t *Totals) { t.Cuts++ })
+	} else {
+		in.crash(m, s.crash)
+	}
+	in.later(s, func() {
+		if away {
+			c.network.Rejoin(m.name)
+		} else {
+			c.restart(m)
+		}
+		s.at, s.lasts = s.at+s.lasts, 2*time.Second
+		kind := choose(newRandom(s.choice, 7), []weighted[trapKind]{
+			{trapImageSent, 3}, {trapImageReceived, 3}, {trapInstall, 2}, {trapInstalled, 3}, {trapOperation, 1}, {"", 3},
+		})
+		for _, r := range c.up() {
+			if kind != "" && (r.member == m) != (kind == trapImageSent) {
+				in.trap(s, r, kind)
+			}
 		}
 	})
 }

@@ -76,6 +76,7 @@ type run struct {
 	member *member
 	number int
 	shared *kv.Shared
+	images *images
 	node   *raftnode.Node
 
 	mu      sync.Mutex
@@ -131,11 +132,14 @@ func (m *member) start(ctx context.Context) error {
 	if r.shared, err = kv.NewShared(kv.SharedOptions{CacheBytes: 1 << 20, MemTableBytes: 16 << 20, OpenTables: 64}); err != nil {
 		return err
 	}
+	if r.images, err = m.newImages(r); err != nil {
+		return errors.Join(fmt.Errorf("start %s: %w", r, err), r.shared.Close())
+	}
 	m.disk.watch(r.operation)
 	m.cluster.trace.add("%s starts", r)
 	node, err := raftnode.Open(ctx, m.options(r))
 	if err != nil {
-		return errors.Join(fmt.Errorf("start %s: %w", r, err), r.shared.Close())
+		return errors.Join(fmt.Errorf("start %s: %w", r, err), r.images.close(), r.shared.Close())
 	}
 	r.mu.Lock()
 	r.node = node
@@ -173,6 +177,7 @@ func (m *member) options(r *run) raftnode.Options {
 		DiskCheckInterval: 200 * time.Millisecond,
 		Logger:            slog.New(logHandler{trace: c.trace, level: level, node: r.String()}),
 		Listener:          r.listener(),
+		Snapshots:         r.images.options(),
 	}
 }
 
@@ -312,10 +317,16 @@ func (r *run) crashLocked(kind crashKind, random *rand.Rand) {
 		left = r.member.disk
 	}
 	r.left = left
+	if err := r.images.host.Close(); err != nil {
+		r.member.cluster.checker.violation("crash %s: %v", r, err)
+	}
 }
 
 // end closes what is left of a run.
 func (r *run) end() {
+	if err := r.images.close(); err != nil {
+		r.member.cluster.checker.violation("end the images of %s: %v", r, err)
+	}
 	if err := r.node.Close(); err != nil && r.failure() == nil {
 		r.member.cluster.checker.violation("close %s: %v", r, err)
 	}

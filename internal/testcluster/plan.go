@@ -24,6 +24,7 @@ const (
 	faultTransfer    faultKind = "transfer"
 	faultFlush       faultKind = "flush"
 	faultStaleLeader faultKind = "isolate leader that takes writes"
+	faultBehind      faultKind = "keep away until the logs are cut"
 
 	faultTrapVote        faultKind = "crash at a vote, isolate"
 	faultTrapAcknowledge faultKind = "crash at an acknowledgement"
@@ -88,7 +89,7 @@ func faultWeights() []weighted[faultKind] {
 	return []weighted[faultKind]{
 		{faultCrash, 26}, {faultCut, 6}, {faultCutOneWay, 7}, {faultIsolate, 10}, {faultSlow, 4},
 		{faultLossy, 8}, {faultCrashAll, 5}, {faultKillAll, 2}, {faultSyncError, 5}, {faultDiskFull, 5},
-		{faultSkew, 7}, {faultTransfer, 8}, {faultFlush, 6}, {faultStaleLeader, 8},
+		{faultSkew, 7}, {faultTransfer, 8}, {faultFlush, 6}, {faultStaleLeader, 8}, {faultBehind, 16},
 		{faultTrapVote, 8}, {faultTrapAcknowledge, 8}, {faultTrapAnswer, 6}, {faultTrapSync, 14}, {faultTrapOperation, 8},
 	}
 }
@@ -136,7 +137,14 @@ func NewPlan(seed uint64) *Plan {
 			duration: time.Duration(r.IntN(1200)-600) * time.Second,
 			rate:     0.7 + 0.6*r.Float64(),
 		}
+		if s.kind == faultBehind {
+			s.target, s.lasts = targetFollower, 3*time.Second+s.lasts
+		}
 		p.steps = append(p.steps, s)
+		if s.kind == faultBehind {
+			// Leaders give up who is silent for some time; one must lead that long.
+			at += 3 * time.Second
+		}
 		at += time.Duration(300+r.IntN(1300)) * time.Millisecond
 	}
 	p.FaultsEnd = at + 500*time.Millisecond

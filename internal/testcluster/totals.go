@@ -63,6 +63,16 @@ type Totals struct {
 	MovedEntries int64 `name:"entries moved"`
 	// Replayed are entries applied again after a crash.
 	Replayed int64 `name:"entries applied again"`
+	// ImageAttempts are attempts to get an image from a source.
+	ImageAttempts int64 `name:"image attempts"`
+	// FullInstalls and DeltaInstalls are images that replaced a state, or
+	// continued it.
+	FullInstalls  int64 `name:"full images installed"`
+	DeltaInstalls int64 `name:"delta images installed"`
+	// ImageCrashes hit the source or the receiver while an image travelled,
+	// InstallCrashes came right before or after the state was replaced.
+	ImageCrashes   int64 `name:"crashes while an image travels"`
+	InstallCrashes int64 `name:"crashes at an installation"`
 }
 
 // each calls f for every figure with its name.

@@ -20,6 +20,14 @@ const (
 	// time passes between a write and its sync, so other crashes never come there.
 	trapSync      trapKind = "a sync of the log"
 	trapOperation trapKind = "a change of the file system"
+
+	// While an image travels.
+	trapImageSent     trapKind = "a piece of an image to send"
+	trapImageReceived trapKind = "a piece of an image that arrives"
+	// Right before the state is replaced by an image, and right after, when the
+	// log does not know yet.
+	trapInstall   trapKind = "an installation"
+	trapInstalled trapKind = "an installed state"
 )
 
 // trap crashes a node at the very moment of a promise: it leaves, but nothing
@@ -49,6 +57,13 @@ func (r *run) disarm() (crashed bool) {
 	defer r.mu.Unlock()
 	r.trap = nil
 	return r.crashed
+}
+
+// meets tells the trap of such a moment.
+func (r *run) meets(kind trapKind) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.springs(kind)
 }
 
 // operation is called before each operation on the node's disk.
@@ -110,6 +125,12 @@ func (r *run) springs(kind trapKind) bool {
 	}
 	r.member.cluster.trace.add("%s is trapped by %s", r, kind)
 	r.member.cluster.checker.count(func(totals *Totals) { totals.Traps++; totals.countCrash(t.crash) })
+	switch kind {
+	case trapImageSent, trapImageReceived:
+		r.member.cluster.checker.count(func(totals *Totals) { totals.ImageCrashes++ })
+	case trapInstall, trapInstalled:
+		r.member.cluster.checker.count(func(totals *Totals) { totals.InstallCrashes++ })
+	}
 	r.crashLocked(t.crash, t.random)
 	return true
 }
