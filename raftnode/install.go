@@ -145,6 +145,10 @@ func (g *Group) switched(in *installation, applied Applied, m *raftpb.Message) {
 		responses: m.GetResponses(),
 		durable: func() {
 			g.applier.publish(applied)
+			// Only now is it true, and only now are further offers answered with
+			// NOT_NEEDED: told before, it vouched for the old index, and an offer that
+			// came between began a second transfer. Refused: the replica stopped.
+			_ = g.mailbox.putCall(func() { g.endInstall(snapshotv1.Outcome_OUTCOME_INSTALLED, nil) })
 			g.goroutine.Go(func() {
 				if err := in.inbox.Remove(); err != nil {
 					g.log.Warn("the inbox of an installed image cannot be removed; it goes at the next start", "error", err)
@@ -157,5 +161,4 @@ func (g *Group) switched(in *installation, applied Applied, m *raftpb.Message) {
 	}
 	g.waitingAppends, g.blocked = nil, false
 	g.metrics.installs.Add(1)
-	g.endInstall(snapshotv1.Outcome_OUTCOME_INSTALLED, nil)
 }
