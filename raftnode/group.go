@@ -51,6 +51,8 @@ type Group struct {
 	// images and inboxes are nil where no images travel.
 	images  *snapshot.Images
 	inboxes *snapshot.Inboxes
+	// transfers are those of this replica's images.
+	transfers transferBook
 	// raftApplied is the index raft knows to be applied.
 	raftApplied atomic.Uint64
 	// cutting: a cut waits for the append goroutine.

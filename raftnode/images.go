@@ -222,7 +222,7 @@ func (g *Group) fetchImage(ctx context.Context, in *incoming, stager snapshot.St
 			return nil, errors.Join(fmt.Errorf("raftnode: group %d: flush before a delta: %w", g.id, err), staged.Inbox.Close())
 		}
 	}
-	return &installation{manifest: staged.Inbox.Manifest(), stager: stager, sink: staged.Sink, inbox: staged.Inbox}, nil
+	return &installation{manifest: staged.Inbox.Manifest(), stager: stager, sink: staged.Sink, inbox: staged.Inbox, run: in.run}, nil
 }
 
 // newTransfer describes a transfer to the receiver. What an earlier one staged

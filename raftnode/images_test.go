@@ -209,6 +209,23 @@ func TestBehindTheLog(t *testing.T) {
 		eventually(t, m.name+" has everything", func() bool { _, _, n := machine(m).state(); return n == total })
 	}
 	eventually(t, "the one image counts as installed", func() bool { return away.node.Metrics().Groups[1].Installs == 1 })
+	var told raftnode.TransferStatus
+	eventually(t, "the transfer has ended", func() bool {
+		all := away.node.Transfers()
+		if len(all) == 1 {
+			told = all[0]
+		}
+		return len(all) == 1 && !told.Ended.IsZero()
+	})
+	if told.Outcome != snapshotv1.Outcome_OUTCOME_INSTALLED || told.Group != raftnode.FirstDataGroup || told.BytesDone == 0 || told.BytesDone != told.BytesTotal ||
+		told.Target <= has || told.Applied < told.Target || told.Err != nil || told.Waiting != "" {
+		t.Errorf("the transfer as it is told: %+v", told)
+	}
+	for _, stage := range snapshot.Stages() {
+		if told.Stages[stage] <= 0 {
+			t.Errorf("no time in stage %s: %v", stage, told.Stages)
+		}
+	}
 	_, want, _ := machine(leader).state()
 	if _, got, _ := machine(away).state(); got != want {
 		t.Errorf("checksum %x, want %x", got, want)

@@ -35,6 +35,7 @@ type installation struct {
 	stager   snapshot.Stager
 	sink     snapshot.Sink
 	inbox    *snapshot.Inbox
+	run      *snapshot.Transfer // is told why it waits
 	// done is called once, on the step goroutine.
 	done func(snapshotv1.Outcome, error)
 	// stepped: raft has been given the snapshot.
@@ -106,6 +107,7 @@ func (g *Group) tryInstall() {
 func (in *installation) wait(g *Group, reason string) {
 	if in.waiting != reason {
 		in.waiting = reason
+		in.run.Advance(snapshotv1.Phase_PHASE_INSTALL, reason)
 		g.log.Info("a staged image waits", "index", in.manifest.GetIndex(), "reason", reason)
 	}
 }
@@ -129,6 +131,7 @@ func (g *Group) startInstall(m *raftpb.Message) {
 		panic(fmt.Sprintf("raft hands out a snapshot at index %d that nobody staged", m.GetSnapshot().GetMetadata().GetIndex()))
 	}
 	g.blocked = true
+	g.installing.run.Advance(snapshotv1.Phase_PHASE_INSTALL, "") // it waits no more
 	g.applier.putInstall(g.installing, m)
 }
 

@@ -12,6 +12,8 @@ import (
 type receiving struct {
 	g       *Group
 	current *incoming
+	// catching is the transfer whose image is installed while the log follows.
+	catching *snapshot.Transfer
 }
 
 // incoming is one transfer, from the first offer to the last word on it. It goes
@@ -55,6 +57,7 @@ func (r *receiving) offered(from uint64, offer *snapshotv1.Offer) {
 	if in := r.current; in != nil {
 		in.transfer = offer.GetTransfer()
 		in.run.SetSources(sourceRefs(offer, g.node.opts.Node))
+		g.transfers.aim(in.run, targetOf(offer))
 		if p := in.run.Progress(); p.Index > 0 {
 			answer = &snapshotv1.OfferReply{Answer: snapshotv1.OfferReply_ANSWER_HAVE, Index: p.Index, Term: p.Term}
 		}
@@ -84,6 +87,8 @@ func (r *receiving) start(offer *snapshotv1.Offer, stager snapshot.Stager) error
 	}
 	in := &incoming{transfer: offer.GetTransfer(), run: run}
 	r.current = in
+	r.endCatchUp() // the log has gone again
+	g.transfers.begin(run, targetOf(offer))
 	g.log.Info("behind the log; getting an image", "applied", g.Applied(), "min_index", offer.GetMinIndex())
 	g.goroutine.Go(func() {
 		staged, err := g.fetchImage(g.ctx, in, stager)
@@ -101,6 +106,7 @@ func (r *receiving) fetched(in *incoming, staged *installation, err error) {
 		return
 	}
 	in.installing = true
+	in.run.Advance(snapshotv1.Phase_PHASE_INSTALL, "")
 	staged.done = func(outcome snapshotv1.Outcome, err error) { r.end(in, outcome, err) }
 	r.g.install(staged)
 }
@@ -122,10 +128,16 @@ func (r *receiving) end(in *incoming, outcome snapshotv1.Outcome, err error) {
 	}
 	r.current = nil
 	r.tell(status)
+	if outcome == snapshotv1.Outcome_OUTCOME_INSTALLED {
+		r.catchUp(in.run)
+		return
+	}
+	r.ended(in.run, outcome, err)
 }
 
 // tick reports to the leader.
 func (r *receiving) tick(ticks int) {
+	r.checkCatchUp()
 	in := r.current
 	if in == nil {
 		return

@@ -460,8 +460,8 @@ func (a *attempt) adopt(m *snapshotv1.Manifest) error {
 	a.t.mu.Unlock()
 	a.t.change(func(p *Progress) {
 		p.Phase, p.Err, p.Position = snapshotv1.Phase_PHASE_SEND, nil, 0
-		p.Image, p.Kind, p.Index, p.Term = m.Image, m.Kind, m.Index, m.Term
-		p.BytesDone, p.BytesTotal = a.inbox.bytes(), m.Bytes
+		p.describe(m)
+		p.BytesDone = a.inbox.bytes()
 	})
 	s.start()
 	return nil

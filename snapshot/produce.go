@@ -32,6 +32,7 @@ func (a *sending) produce() error {
 	s.opts.Counters.stage(StageQueue, time.Since(begin))
 	a.mu.Lock()
 	a.slot, a.phase, a.position = slot, snapshotv1.Phase_PHASE_CAPTURE, 0
+	a.timeline.enter(StageCapture, time.Now())
 	a.mu.Unlock()
 
 	image, choice, err := s.opts.Provider.Provide(a.ctx, a.open, func(done, total uint64) {
@@ -46,6 +47,7 @@ func (a *sending) produce() error {
 	s.opts.Counters.decided(choice)
 	a.mu.Lock()
 	a.image, a.phase = image, snapshotv1.Phase_PHASE_SEND
+	a.timeline.enter(StageSend, time.Now())
 	a.mu.Unlock()
 	slot.Excuse()
 	s.wg.Go(func() {
@@ -123,6 +125,7 @@ func (p *producer) run() error {
 			return fmt.Errorf("%w: it has %d bytes of file %d", ErrProtocol, offset, partial)
 		}
 	}
+	p.a.setResumed(resumedBytes(p.manifest, done, offset))
 	for no := range p.manifest.Files {
 		if done[no] {
 			continue
@@ -233,9 +236,7 @@ func (p *producer) sendFile(no uint32, from uint64) (err error) {
 		}
 		offset += uint64(n)
 		p.a.source.opts.Counters.moved(RoleSource, wire, n)
-		p.a.mu.Lock()
-		p.a.sent += uint64(n)
-		p.a.mu.Unlock()
+		p.a.count(n, wire)
 		p.a.slot.Progress(n)
 	}
 	sum := hash.Sum64()
@@ -272,6 +273,8 @@ func (p *producer) admit(n int) error {
 		return nil
 	}
 	begin := time.Now()
+	p.a.setNoCredit(begin)
+	defer p.a.setNoCredit(time.Time{})
 	for {
 		select {
 		case <-changed:
@@ -302,12 +305,6 @@ func (p *producer) waitPace(bytes int) error {
 		p.a.source.opts.Counters.stalled("pacing", waited)
 	}
 	return err
-}
-
-func (a *sending) setPaced(paced bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.paced = paced
 }
 
 // chunkSize is halved when the receiver is slow, so that it can show progress,

@@ -311,7 +311,8 @@ func (d *driver) finish(ctx context.Context) (*Staged, error) {
 	m := d.inbox.manifest
 	d.t.change(func(p *Progress) {
 		p.Phase, p.Attempt, p.Err, p.Position, p.Paced = snapshotv1.Phase_PHASE_VERIFY, d.inbox.attempt, nil, 0, false
-		p.Image, p.Kind, p.Index, p.Term, p.BytesDone, p.BytesTotal = m.Image, m.Kind, m.Index, m.Term, m.Bytes, m.Bytes
+		p.describe(m)
+		p.BytesDone = m.Bytes
 	})
 	if err := d.stage(); err != nil {
 		return nil, err

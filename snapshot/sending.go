@@ -41,8 +41,14 @@ type sending struct {
 	position int
 	built    [2]uint64 // done and total of building
 	image    OpenedImage
-	sent     uint64
-	paced    bool
+	resumed  uint64    // bytes that the receiver had already
+	sent     uint64    // bytes of files
+	wire     uint64    // bytes of Chunk.data
+	paced    bool      // it waits for the pacing
+	noCredit time.Time // since when the receiver takes no more; zero: it does
+	started  time.Time
+	timeline timeline
+	meter    meter
 	slot     *Slot
 }
 
@@ -59,25 +65,14 @@ func newSending(s *Source, stream grpc.BidiStreamingServer[snapshotv1.FetchReque
 		// One being read, two waiting, one being sent.
 		buffers: newBuffers(4),
 		phase:   snapshotv1.Phase_PHASE_QUEUED,
+		started: time.Now(),
 	}
+	a.timeline.enter(StageQueue, a.started)
 	a.ctx, a.cancel = context.WithCancelCause(stream.Context())
 	return a
 }
 
 func (a *sending) key() attemptKey { return attemptKey{a.open.Node, a.open.Group} }
-
-func (a *sending) info() SendInfo {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	i := SendInfo{
-		Transfer: a.open.Transfer, Attempt: a.open.Attempt, Group: a.open.Group, Node: a.open.Node,
-		Phase: a.phase, Position: a.position, SentBytes: a.sent, Paced: a.paced,
-	}
-	if a.image != nil {
-		i.Image, i.TotalBytes = a.image.Manifest().Image, a.image.Manifest().Bytes
-	}
-	return i
-}
 
 // refuse ends an attempt that was not begun.
 func (a *sending) refuse(err error) error {
@@ -147,7 +142,9 @@ func (a *sending) serve() error {
 		kind = kindName(a.image.Manifest().Kind)
 	}
 	s.opts.Counters.ended(RoleSource, kind, err)
-	log.Info("attempt to send an image ended", "bytes", a.info().SentBytes, "reason", err)
+	last := a.lastInfo(err)
+	s.remember(last)
+	log.Info("attempt to send an image ended", "bytes", last.SentBytes, "reason", err)
 	return endStatus(err)
 }
 

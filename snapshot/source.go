@@ -130,6 +130,7 @@ type Source struct {
 	mu       sync.Mutex
 	closed   bool
 	attempts map[attemptKey]*sending
+	ended    map[uint64][]SendInfo // by group, the oldest first
 }
 
 // attemptKey names whom an image is sent to: a replica gets one at a time.
@@ -163,7 +164,7 @@ func NewSource(opts SourceOptions) (*Source, error) {
 		}
 		opts.Slots = slots
 	}
-	s := &Source{opts: opts, attempts: make(map[attemptKey]*sending)}
+	s := &Source{opts: opts, attempts: make(map[attemptKey]*sending), ended: make(map[uint64][]SendInfo)}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s, nil
 }
@@ -171,35 +172,6 @@ func NewSource(opts SourceOptions) (*Source, error) {
 // Register registers SnapshotService.
 func (s *Source) Register(server grpc.ServiceRegistrar) {
 	snapshotv1.RegisterSnapshotServiceServer(server, s)
-}
-
-// SendInfo describes an attempt that runs.
-type SendInfo struct {
-	// Transfer, Attempt and Group, and the node they go to.
-	Transfer []byte
-	Attempt  uint64
-	Group    uint64
-	Node     string
-	// Image that is sent; nil while there is none yet.
-	Image []byte
-	// Phase it is in; Position in the queue.
-	Phase    snapshotv1.Phase
-	Position int
-	// SentBytes of files in this attempt, TotalBytes of the image.
-	SentBytes, TotalBytes uint64
-	// Paced: it waits for the pacing now.
-	Paced bool
-}
-
-// Sends lists the attempts that run.
-func (s *Source) Sends() []SendInfo {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	infos := make([]SendInfo, 0, len(s.attempts))
-	for _, a := range s.attempts {
-		infos = append(infos, a.info())
-	}
-	return infos
 }
 
 // Close ends all attempts, with CODE_SHUTDOWN, and waits for them.

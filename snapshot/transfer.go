@@ -82,25 +82,47 @@ type Progress struct {
 	Phase snapshotv1.Phase
 	// Position in a queue, from 1; 0 if it waits for no slot.
 	Position int
-	// Image that is received, its kind, index and term; zero before it is known.
-	Image []byte
-	Kind  snapshotv1.Kind
-	Index uint64
-	Term  uint64
-	// BytesDone of BytesTotal of the image are written.
-	BytesDone, BytesTotal uint64
+	// Image that is received, its kind, the index it starts from, its index and
+	// term; zero before it is known.
+	Image     []byte
+	Kind      snapshotv1.Kind
+	FromIndex uint64
+	Index     uint64
+	Term      uint64
+	// BytesDone of BytesTotal of the image are written; RawBytes is what it holds
+	// uncompressed, 0 if that is not known.
+	BytesDone, BytesTotal, RawBytes uint64
 	// WireBytes came over the network in this transfer, in all attempts of this
-	// process.
-	WireBytes uint64
+	// process, and held MovedBytes of files.
+	WireBytes, MovedBytes uint64
+	// BytesPerSecond is the rate of MovedBytes over the last few seconds; after
+	// the end, over the time it spent sending.
+	BytesPerSecond uint64
 	// Paced: the source holds back for its foreground work.
 	Paced bool
 	// Restarts is how often staged bytes were lost; LastRestart why.
 	Restarts    int
 	LastRestart string
-	// Err ended the last attempt; nil while one goes well.
+	// Err ended the last attempt, or the transfer; nil while one goes well.
 	Err error
 	// Retry is when the next attempt begins, after Err.
 	Retry time.Time
+	// Waiting is why a staged image is not installed yet, as the replica told it;
+	// "" while nothing is in its way.
+	Waiting string
+	// Started is when it was made; Ended is zero until End.
+	Started, Ended time.Time
+	// Outcome is RUNNING until End.
+	Outcome snapshotv1.Outcome
+	// Stages is the time spent in each stage. Pauses between attempts count for
+	// the stage that the attempt was in.
+	Stages map[Stage]time.Duration
+}
+
+// describe fills in what a manifest tells.
+func (p *Progress) describe(m *snapshotv1.Manifest) {
+	p.Image, p.Kind, p.FromIndex, p.Index, p.Term = m.Image, m.Kind, m.FromIndex, m.Index, m.Term
+	p.BytesTotal, p.RawBytes = m.Bytes, m.RawBytes
 }
 
 // Transfer is one image on its way to one replica: a Receiver runs it. Its
@@ -111,6 +133,8 @@ type Transfer struct {
 	mu       sync.Mutex
 	sources  []SourceRef
 	progress Progress
+	timeline timeline
+	meter    meter
 }
 
 // NewTransfer returns a transfer that does nothing yet.
@@ -118,16 +142,51 @@ func NewTransfer(opts TransferOptions) (*Transfer, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	return &Transfer{opts: opts, sources: slices.Clone(opts.Sources), progress: Progress{
+	t := &Transfer{opts: opts, sources: slices.Clone(opts.Sources), progress: Progress{
 		Transfer: opts.ID, Group: opts.Group, Phase: snapshotv1.Phase_PHASE_QUEUED,
-	}}, nil
+		Outcome: snapshotv1.Outcome_OUTCOME_RUNNING, Started: time.Now(),
+	}}
+	t.timeline.enter(StageQueue, t.progress.Started)
+	return t, nil
 }
 
 // Progress returns how far the transfer is.
 func (t *Transfer) Progress() Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.progress
+	return t.now()
+}
+
+// now completes the progress; t.mu is held.
+func (t *Transfer) now() Progress {
+	p := t.progress
+	at := time.Now()
+	p.BytesPerSecond = t.meter.rate(at)
+	if !p.Ended.IsZero() {
+		at = p.Ended
+	}
+	p.Stages = t.timeline.times(at)
+	if !p.Ended.IsZero() {
+		p.BytesPerSecond = perSecond(p.MovedBytes, p.Stages[StageSend])
+	}
+	return p
+}
+
+// Advance tells of the phases that are the replica's, after Receive: INSTALL and
+// CATCH_UP. waiting is why the image is not installed yet, or "".
+func (t *Transfer) Advance(phase snapshotv1.Phase, waiting string) {
+	t.change(func(p *Progress) { p.Phase, p.Waiting = phase, waiting })
+}
+
+// End notes the outcome; err is why it failed. Only the first End counts.
+func (t *Transfer) End(outcome snapshotv1.Outcome, err error) {
+	t.change(func(p *Progress) {
+		if !p.Ended.IsZero() {
+			return
+		}
+		p.Phase, p.Outcome, p.Err, p.Ended = snapshotv1.Phase_PHASE_DONE, outcome, err, time.Now()
+		p.Waiting, p.Position, p.Paced, p.Retry = "", 0, false, time.Time{}
+	})
 }
 
 // SetSources changes who can serve, for the next attempt. A source of staged
@@ -142,7 +201,8 @@ func (t *Transfer) SetSources(sources []SourceRef) {
 func (t *Transfer) change(f func(*Progress)) {
 	t.mu.Lock()
 	f(&t.progress)
-	p := t.progress
+	t.timeline.enter(stageOf(t.progress.Phase), time.Now())
+	p := t.now()
 	t.mu.Unlock()
 	if t.opts.OnChange != nil {
 		t.opts.OnChange(p)
@@ -154,5 +214,7 @@ func (t *Transfer) wrote(wire, raw int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.progress.WireBytes += uint64(wire)
+	t.progress.MovedBytes += uint64(raw)
 	t.progress.BytesDone += uint64(raw)
+	t.meter.add(time.Now(), uint64(raw))
 }

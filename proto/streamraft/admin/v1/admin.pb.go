@@ -1830,7 +1830,8 @@ func (*ListTransfersRequest) Descriptor() ([]byte, []int) {
 
 type ListTransfersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Those that run first, then those that ended, the latest first.
+	// Those that run first, then the last 16 of each group and role that ended,
+	// the latest first.
 	Transfers     []*Transfer `protobuf:"bytes,1,rep,name=transfers,proto3" json:"transfers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1894,19 +1895,23 @@ type Transfer struct {
 	FromIndex uint64   `protobuf:"varint,11,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
 	Index     uint64   `protobuf:"varint,12,opt,name=index,proto3" json:"index,omitempty"`
 	Term      uint64   `protobuf:"varint,13,opt,name=term,proto3" json:"term,omitempty"`
-	// Of the image's files: written here (receiver) or sent in this attempt.
+	// Of the image's files: staged at the receiver, as far as this node knows.
 	BytesDone  uint64 `protobuf:"varint,14,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
 	BytesTotal uint64 `protobuf:"varint,15,opt,name=bytes_total,json=bytesTotal,proto3" json:"bytes_total,omitempty"`
 	// What the image holds uncompressed, if known.
 	RawBytes uint64 `protobuf:"varint,16,opt,name=raw_bytes,json=rawBytes,proto3" json:"raw_bytes,omitempty"`
-	// What came over the network, in all attempts since the process began.
-	WireBytes uint64 `protobuf:"varint,17,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
-	// bytes_done per second over the last few seconds.
+	// What came over the network (receiver: in all attempts since the process
+	// began; source: in this attempt), and the bytes of files that it held.
+	WireBytes  uint64 `protobuf:"varint,17,opt,name=wire_bytes,json=wireBytes,proto3" json:"wire_bytes,omitempty"`
+	MovedBytes uint64 `protobuf:"varint,29,opt,name=moved_bytes,json=movedBytes,proto3" json:"moved_bytes,omitempty"`
+	// moved_bytes per second: over the last few seconds, or of an ended transfer
+	// over the time it spent sending.
 	BytesPerSecond uint64 `protobuf:"varint,18,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
 	// The source holds back for its foreground work.
 	Paced bool `protobuf:"varint,19,opt,name=paced,proto3" json:"paced,omitempty"`
-	// Why the last attempt ended, and in how long the next one begins; or why a
-	// staged image waits.
+	// What holds it up: why the last attempt ended, and in how long the next one
+	// begins; why a staged image waits; that the receiver takes no more. Of an
+	// ended transfer, why it failed.
 	Problem      string `protobuf:"bytes,20,opt,name=problem,proto3" json:"problem,omitempty"`
 	RetryAfterMs uint64 `protobuf:"varint,21,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"`
 	// How often staged bytes were lost, and why the last time.
@@ -1915,8 +1920,12 @@ type Transfer struct {
 	// Unix time in milliseconds; ended: 0 while it runs.
 	StartedUnixMs int64 `protobuf:"varint,24,opt,name=started_unix_ms,json=startedUnixMs,proto3" json:"started_unix_ms,omitempty"`
 	EndedUnixMs   int64 `protobuf:"varint,25,opt,name=ended_unix_ms,json=endedUnixMs,proto3" json:"ended_unix_ms,omitempty"`
-	// Time in each stage so far.
-	Stages        []*TransferStage `protobuf:"bytes,26,rep,name=stages,proto3" json:"stages,omitempty"`
+	// Time in each stage so far, in the order they come in.
+	Stages []*TransferStage `protobuf:"bytes,26,rep,name=stages,proto3" json:"stages,omitempty"`
+	// Receiver: what is applied here, and what was applied at the leader when it
+	// offered the image last: catching up ends there. 0 at a source.
+	AppliedIndex  uint64 `protobuf:"varint,27,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	TargetIndex   uint64 `protobuf:"varint,28,opt,name=target_index,json=targetIndex,proto3" json:"target_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2070,6 +2079,13 @@ func (x *Transfer) GetWireBytes() uint64 {
 	return 0
 }
 
+func (x *Transfer) GetMovedBytes() uint64 {
+	if x != nil {
+		return x.MovedBytes
+	}
+	return 0
+}
+
 func (x *Transfer) GetBytesPerSecond() uint64 {
 	if x != nil {
 		return x.BytesPerSecond
@@ -2131,6 +2147,20 @@ func (x *Transfer) GetStages() []*TransferStage {
 		return x.Stages
 	}
 	return nil
+}
+
+func (x *Transfer) GetAppliedIndex() uint64 {
+	if x != nil {
+		return x.AppliedIndex
+	}
+	return 0
+}
+
+func (x *Transfer) GetTargetIndex() uint64 {
+	if x != nil {
+		return x.TargetIndex
+	}
+	return 0
 }
 
 // TransferStage is the time a transfer spent in one stage.
@@ -2738,7 +2768,7 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"leaderNode\"\x16\n" +
 	"\x14ListTransfersRequest\"T\n" +
 	"\x15ListTransfersResponse\x12;\n" +
-	"\ttransfers\x18\x01 \x03(\v2\x1d.streamraft.admin.v1.TransferR\ttransfers\"\x81\a\n" +
+	"\ttransfers\x18\x01 \x03(\v2\x1d.streamraft.admin.v1.TransferR\ttransfers\"\xea\a\n" +
 	"\bTransfer\x12\x1a\n" +
 	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\x04R\x05group\x125\n" +
@@ -2761,7 +2791,9 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"bytesTotal\x12\x1b\n" +
 	"\traw_bytes\x18\x10 \x01(\x04R\brawBytes\x12\x1d\n" +
 	"\n" +
-	"wire_bytes\x18\x11 \x01(\x04R\twireBytes\x12(\n" +
+	"wire_bytes\x18\x11 \x01(\x04R\twireBytes\x12\x1f\n" +
+	"\vmoved_bytes\x18\x1d \x01(\x04R\n" +
+	"movedBytes\x12(\n" +
 	"\x10bytes_per_second\x18\x12 \x01(\x04R\x0ebytesPerSecond\x12\x14\n" +
 	"\x05paced\x18\x13 \x01(\bR\x05paced\x12\x18\n" +
 	"\aproblem\x18\x14 \x01(\tR\aproblem\x12$\n" +
@@ -2770,7 +2802,9 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\flast_restart\x18\x17 \x01(\tR\vlastRestart\x12&\n" +
 	"\x0fstarted_unix_ms\x18\x18 \x01(\x03R\rstartedUnixMs\x12\"\n" +
 	"\rended_unix_ms\x18\x19 \x01(\x03R\vendedUnixMs\x12:\n" +
-	"\x06stages\x18\x1a \x03(\v2\".streamraft.admin.v1.TransferStageR\x06stages\"G\n" +
+	"\x06stages\x18\x1a \x03(\v2\".streamraft.admin.v1.TransferStageR\x06stages\x12#\n" +
+	"\rapplied_index\x18\x1b \x01(\x04R\fappliedIndex\x12!\n" +
+	"\ftarget_index\x18\x1c \x01(\x04R\vtargetIndex\"G\n" +
 	"\rTransferStage\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12 \n" +
 	"\vnanoseconds\x18\x02 \x01(\x04R\vnanoseconds\"P\n" +

@@ -268,6 +268,8 @@ const (
 	Phase_PHASE_READY       Phase = 5
 	Phase_PHASE_INSTALL     Phase = 6
 	Phase_PHASE_DONE        Phase = 7
+	// Installed; the log follows up to where the leader was at its offer.
+	Phase_PHASE_CATCH_UP Phase = 8
 )
 
 // Enum value maps for Phase.
@@ -281,6 +283,7 @@ var (
 		5: "PHASE_READY",
 		6: "PHASE_INSTALL",
 		7: "PHASE_DONE",
+		8: "PHASE_CATCH_UP",
 	}
 	Phase_value = map[string]int32{
 		"PHASE_UNSPECIFIED": 0,
@@ -291,6 +294,7 @@ var (
 		"PHASE_READY":       5,
 		"PHASE_INSTALL":     6,
 		"PHASE_DONE":        7,
+		"PHASE_CATCH_UP":    8,
 	}
 )
 
@@ -330,6 +334,8 @@ const (
 	Outcome_OUTCOME_INSTALLED   Outcome = 2
 	Outcome_OUTCOME_NOT_NEEDED  Outcome = 3
 	Outcome_OUTCOME_FAILED      Outcome = 4
+	// At a source: the receiver has all it wanted of an attempt.
+	Outcome_OUTCOME_SENT Outcome = 5
 )
 
 // Enum value maps for Outcome.
@@ -340,6 +346,7 @@ var (
 		2: "OUTCOME_INSTALLED",
 		3: "OUTCOME_NOT_NEEDED",
 		4: "OUTCOME_FAILED",
+		5: "OUTCOME_SENT",
 	}
 	Outcome_value = map[string]int32{
 		"OUTCOME_UNSPECIFIED": 0,
@@ -347,6 +354,7 @@ var (
 		"OUTCOME_INSTALLED":   2,
 		"OUTCOME_NOT_NEEDED":  3,
 		"OUTCOME_FAILED":      4,
+		"OUTCOME_SENT":        5,
 	}
 )
 
@@ -3327,7 +3335,7 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"CODEC_NONE\x10\x01\x12\x0e\n" +
 	"\n" +
-	"CODEC_ZSTD\x10\x02*\x99\x01\n" +
+	"CODEC_ZSTD\x10\x02*\xad\x01\n" +
 	"\x05Phase\x12\x15\n" +
 	"\x11PHASE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fPHASE_QUEUED\x10\x01\x12\x11\n" +
@@ -3338,13 +3346,15 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\vPHASE_READY\x10\x05\x12\x11\n" +
 	"\rPHASE_INSTALL\x10\x06\x12\x0e\n" +
 	"\n" +
-	"PHASE_DONE\x10\a*z\n" +
+	"PHASE_DONE\x10\a\x12\x12\n" +
+	"\x0ePHASE_CATCH_UP\x10\b*\x8c\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fOUTCOME_RUNNING\x10\x01\x12\x15\n" +
 	"\x11OUTCOME_INSTALLED\x10\x02\x12\x16\n" +
 	"\x12OUTCOME_NOT_NEEDED\x10\x03\x12\x12\n" +
-	"\x0eOUTCOME_FAILED\x10\x042k\n" +
+	"\x0eOUTCOME_FAILED\x10\x04\x12\x10\n" +
+	"\fOUTCOME_SENT\x10\x052k\n" +
 	"\x0fSnapshotService\x12X\n" +
 	"\x05Fetch\x12$.streamraft.snapshot.v1.FetchRequest\x1a%.streamraft.snapshot.v1.FetchResponse(\x010\x01BJZHgithub.com/streamraft/streamraft/proto/streamraft/snapshot/v1;snapshotv1b\x06proto3"
 
