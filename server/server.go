@@ -152,6 +152,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	s.goroutines.Go(s.watchReadiness)
 	s.goroutines.Go(s.keepDirectory)
 	s.goroutines.Go(s.keepPlans)
+	s.goroutines.Go(s.keepTransferLog)
 	if err := s.join(ctx, node); err != nil {
 		return err
 	}

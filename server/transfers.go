@@ -14,7 +14,7 @@ import (
 
 // ListTransfers implements AdminService. It waits for nothing.
 func (a *adminService) ListTransfers(context.Context, *adminv1.ListTransfersRequest) (*adminv1.ListTransfersResponse, error) {
-	return &adminv1.ListTransfersResponse{Transfers: a.s.transfers(time.Now())}, nil
+	return &adminv1.ListTransfersResponse{Node: a.s.config.Name, Transfers: a.s.transfers(time.Now())}, nil
 }
 
 // transfers lists what the node receives and sends, then what ended, the latest

@@ -105,7 +105,7 @@ func (m *meter) rate(now time.Time) uint64 {
 	}
 	// The newest slot is not over yet; a time close to 0 would show anything.
 	window := min(now.Sub(m.began), (meterSlots-1)*meterSlot+now.Sub(m.began)%meterSlot)
-	return perSecond(sum, max(window, meterSlot))
+	return perSecond(sum, max(window, meterSlot/5))
 }
 
 // perSecond returns a rate; 0 where no time has passed.

@@ -46,6 +46,7 @@ type Arrival struct {
 // Cluster is the scripted cluster.
 type Cluster struct {
 	nodes []*node
+	made  time.Time
 
 	mu       sync.Mutex
 	leader   int
@@ -82,6 +83,7 @@ type node struct {
 // New starts a cluster of n nodes; node 0 leads.
 func New(n int) (*Cluster, error) {
 	c := &Cluster{
+		made: time.Now(),
 		term: 1, index: 10,
 		records: map[string]*kvv1.KeyValue{}, sessions: map[uint64]map[uint64]*kvv1.OperationResult{},
 		failure: make([]string, n), ice: make([]chan struct{}, n),

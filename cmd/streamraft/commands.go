@@ -6,13 +6,14 @@ import "github.com/spf13/cobra"
 // file of its own.
 func commands(g *globals) []*cobra.Command {
 	return []*cobra.Command{
-		newNodeCommand(),     // node.go
-		newConfigCommand(),   // config.go
-		newDemoCommand(g),    // demo.go
-		newKVCommand(g),      // kv.go
-		newStatusCommand(g),  // status.go
-		newGroupCommand(g),   // group.go
-		newMemberCommand(g),  // member.go
-		newVersionCommand(g), // version.go
+		newNodeCommand(),      // node.go
+		newConfigCommand(),    // config.go
+		newDemoCommand(g),     // demo.go
+		newKVCommand(g),       // kv.go
+		newStatusCommand(g),   // status.go
+		newGroupCommand(g),    // group.go
+		newMemberCommand(g),   // member.go
+		newSnapshotCommand(g), // snapshot.go
+		newVersionCommand(g),  // version.go
 	}
 }

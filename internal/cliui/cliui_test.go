@@ -19,6 +19,7 @@ func TestFormats(t *testing.T) {
 		{Count(0), "0"}, {Count(999), "999"}, {Count(1000), "1,000"}, {Count(1234567), "1,234,567"},
 		{Duration(0), "0s"}, {Duration(850 * time.Millisecond), "850ms"}, {Duration(12300 * time.Millisecond), "12.3s"},
 		{Duration(245 * time.Second), "4m05s"}, {Duration(182 * time.Minute), "3h02m"}, {Duration(-time.Second), "-1.0s"},
+		{Bar(0, 0, 3), "░░░"}, {Bar(1, 2, 4), "██░░"}, {Bar(99, 100, 4), "███░"}, {Bar(9, 2, 2), "██"}, {Bar(1<<63, 1<<63, 2), "██"},
 		{Rate(5_000_000, 2*time.Second), "2.5 MB/s"}, {Rate(1, 0), "0.0 MB/s"},
 	} {
 		if test.got != test.want {

@@ -74,3 +74,12 @@ func Duration(d time.Duration) string {
 		return fmt.Sprintf("%dh%02dm", d/time.Hour, d%time.Hour/time.Minute)
 	}
 }
+
+// Bar draws how much of a whole is done, width characters wide.
+func Bar(done, total uint64, width int) string {
+	if total == 0 || width <= 0 {
+		return strings.Repeat("░", max(width, 0))
+	}
+	full := int(float64(min(done, total)) / float64(total) * float64(width))
+	return strings.Repeat("█", full) + strings.Repeat("░", width-full)
+}

@@ -1832,7 +1832,9 @@ type ListTransfersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Those that run first, then the last 16 of each group and role that ended,
 	// the latest first.
-	Transfers     []*Transfer `protobuf:"bytes,1,rep,name=transfers,proto3" json:"transfers,omitempty"`
+	Transfers []*Transfer `protobuf:"bytes,1,rep,name=transfers,proto3" json:"transfers,omitempty"`
+	// The node that tells them.
+	Node          string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1872,6 +1874,13 @@ func (x *ListTransfersResponse) GetTransfers() []*Transfer {
 		return x.Transfers
 	}
 	return nil
+}
+
+func (x *ListTransfersResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 // Transfer is one transfer of an image as this node sees it. A source sees one
@@ -2766,9 +2775,10 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\x16TransferLeaderResponse\x12\x1f\n" +
 	"\vleader_node\x18\x01 \x01(\tR\n" +
 	"leaderNode\"\x16\n" +
-	"\x14ListTransfersRequest\"T\n" +
+	"\x14ListTransfersRequest\"h\n" +
 	"\x15ListTransfersResponse\x12;\n" +
-	"\ttransfers\x18\x01 \x03(\v2\x1d.streamraft.admin.v1.TransferR\ttransfers\"\xea\a\n" +
+	"\ttransfers\x18\x01 \x03(\v2\x1d.streamraft.admin.v1.TransferR\ttransfers\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\"\xea\a\n" +
 	"\bTransfer\x12\x1a\n" +
 	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\x04R\x05group\x125\n" +
