@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/cockroachdb/pebble/v2"
+
 	"github.com/streamraft/streamraft/raftnode"
 )
 
@@ -92,7 +94,8 @@ func (s *Store) Limits() Limits { return s.opts.Limits }
 
 // Open opens the state in dir, or makes a new one. See raftnode.StateMachine.
 // A state that is missing, damaged or of a newer release is an error, never a
-// new state. After an error the store is of no further use.
+// new state; the first two match raftnode.ErrUnsound. After an error the store is
+// good for Stage and Install only.
 func (s *Store) Open(dir string) (raftnode.Applied, error) {
 	s.dir.Store(&dir)
 	if s.shared == nil {
@@ -115,6 +118,9 @@ func (s *Store) Open(dir string) (raftnode.Applied, error) {
 		s.use(w)
 		return nil
 	})
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, ErrStateMissing) || pebble.IsCorruptionError(err) {
+		err = fmt.Errorf("%w: %w", raftnode.ErrUnsound, err)
+	}
 	if err != nil {
 		return raftnode.Applied{}, errors.Join(err, s.leaveShared())
 	}

@@ -99,6 +99,9 @@ func (a *appender) run() {
 		updates = updates[:0]
 		sync := false
 		for i := range batch {
+			if batch[i].update.Group == 0 {
+				continue // only waits for what is before it
+			}
 			updates = append(updates, batch[i].update)
 			sync = sync || batch[i].sync
 		}
@@ -171,6 +174,9 @@ func (a *appender) writeEach(batch []appendRequest) bool {
 		r := &batch[i]
 		if r.group.failure.Load() != nil {
 			r.responses, r.done = nil, nil
+			continue
+		}
+		if r.update.Group == 0 {
 			continue
 		}
 		switch err := a.write([]raftlog.Update{r.update}, r.sync); {

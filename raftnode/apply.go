@@ -20,12 +20,16 @@ type applier struct {
 	wake  chan struct{}
 
 	mu      sync.Mutex
-	waiting []*raftpb.Message // MsgStorageApply; raft bounds what is in flight
-	calls   []func() error    // to run between two Applies
+	waiting []applyWork    // raft bounds what is in flight
+	calls   []func() error // to run between two Applies
 	// position is the applied record as others may see it.
 	position atomic.Pointer[Applied]
 
 	// The rest belongs to the apply goroutine.
+	// generation of the state; work for another one is dropped. parked: the state
+	// turned out to be unsound.
+	generation int
+	parked     bool
 	applied    Applied
 	membership *raftv1.Membership
 	entries    []Entry
@@ -39,10 +43,34 @@ type openEntry struct {
 	first int
 }
 
-func newApplier(g *Group, applied Applied, membership *raftv1.Membership) *applier {
-	a := &applier{group: g, wake: make(chan struct{}, 1), applied: applied, membership: membership}
+// applyWork is a MsgStorageApply, for a generation of the state.
+type applyWork struct {
+	m          *raftpb.Message
+	generation int
+}
+
+func newApplier(g *Group) *applier { return &applier{group: g, wake: make(chan struct{}, 1)} }
+
+// reset begins with another state; on the apply goroutine, or before that runs.
+func (a *applier) reset(generation int, applied Applied, membership *raftv1.Membership) {
+	a.generation, a.parked = generation, false
+	a.applied, a.membership = applied, membership
+	clear(a.entries)
+	a.entries = a.entries[:0]
 	a.position.Store(&applied)
-	return a
+	if !a.group.quarantined() {
+		a.serve(applied.Index)
+		a.group.waiters.advance(applied.Index)
+	}
+}
+
+// serve lets readers have the state once it is at index, unless they were told of
+// a later one before it was opened.
+func (a *applier) serve(index uint64) {
+	g := a.group
+	if m := g.machine.Load(); g.served.Load() != m && index >= g.Applied() {
+		g.served.Store(m)
+	}
 }
 
 // call runs f on the apply goroutine, between two Applies. An error of f fails
@@ -54,10 +82,10 @@ func (a *applier) call(f func() error) {
 	a.wakeLocked()
 }
 
-func (a *applier) put(m *raftpb.Message) {
+func (a *applier) put(m *raftpb.Message, generation int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.waiting = append(a.waiting, m)
+	a.waiting = append(a.waiting, applyWork{m, generation})
 	a.wakeLocked()
 }
 
@@ -72,8 +100,11 @@ func (a *applier) wakeLocked() {
 // has seen to it that nothing waits to be applied.
 func (a *applier) putInstall(in *installation, m *raftpb.Message) {
 	a.call(func() error {
-		if err := in.stager.Install(in.sink); err != nil {
-			return fmt.Errorf("install the image at index %d: %w", in.manifest.GetIndex(), err)
+		err := in.stager.Install(in.sink)
+		if err != nil {
+			err = fmt.Errorf("install the image at index %d: %w", in.manifest.GetIndex(), err)
+			_ = a.group.mailbox.putCall(func() { a.group.installFailed(err) })
+			return nil
 		}
 		members, err := DecodeMembership(in.manifest.GetMembership())
 		if err != nil {
@@ -97,7 +128,12 @@ func (a *applier) publish(applied Applied) {
 	if members, err := DecodeMembership(applied.Membership); err == nil {
 		g.setMembers(members)
 	}
+	a.serve(applied.Index)
 	g.waiters.advance(applied.Index)
+	// The entries that would tell what became of them are dropped.
+	for _, e := range g.pending.takeAll() {
+		g.finish(e, nil, fmt.Errorf("%w: the replica went on with an image of a later state", ErrUncertain))
+	}
 	_ = g.mailbox.putCall(g.publish) // fails only once the group has stopped
 	g.node.opts.Listener.Applied(g.id, applied.Index)
 }
@@ -135,8 +171,15 @@ func (a *applier) run() {
 				return
 			}
 		}
-		for _, m := range waiting {
-			if err := a.apply(m); err != nil {
+		for _, w := range waiting {
+			if w.generation != a.generation || a.parked {
+				continue
+			}
+			switch err := a.apply(w.m); {
+			case err == nil:
+			case errors.Is(err, ErrUnsound) && a.group.canFetch(a.group.sm()):
+				a.park(err)
+			default:
 				if !errors.Is(err, errStopped) {
 					a.group.fail(err)
 				}
@@ -145,6 +188,17 @@ func (a *applier) run() {
 			}
 		}
 	}
+}
+
+// park ends applying to a state that turned out to be unsound.
+func (a *applier) park(reason error) {
+	a.parked = true
+	for _, o := range a.open {
+		a.group.finish(o.entry, nil, fmt.Errorf("%w: %v", ErrUncertain, reason))
+	}
+	clear(a.open)
+	a.open = a.open[:0]
+	a.group.Quarantine(reason)
 }
 
 // apply applies one MsgStorageApply and tells raft.
@@ -272,7 +326,7 @@ func (a *applier) flush() error {
 		return nil
 	}
 	g := a.group
-	results, err := g.machine.Apply(a.entries)
+	results, err := g.sm().Apply(a.entries)
 	if err == nil && len(results) != len(a.entries) {
 		err = fmt.Errorf("the state machine returned %d results for %d entries", len(results), len(a.entries))
 	}
@@ -283,6 +337,7 @@ func (a *applier) flush() error {
 	a.applied = last.Applied(a.applied.Membership)
 	position := a.applied
 	a.position.Store(&position)
+	a.serve(last.Index)
 	g.waiters.advance(last.Index)
 	g.node.opts.Listener.Applied(g.id, last.Index)
 

@@ -48,6 +48,8 @@ func (g *Group) receiveControl(m *raftpb.Message) {
 		g.offers.replied(m.GetFrom(), v.OfferReply)
 	case *snapshotv1.Control_Status:
 		g.offers.reported(m.GetFrom(), v.Status)
+	case *snapshotv1.Control_NeedImage:
+		g.offers.needed(m.GetFrom(), v.NeedImage)
 	}
 }
 

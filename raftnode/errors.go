@@ -45,6 +45,10 @@ var (
 	// applied.
 	ErrTooLarge = errors.New("raftnode: command too large")
 
+	// ErrQuarantined: the state of the replica is unsound and being replaced; read
+	// from another node. GroupStatus.Quarantined tells the cause.
+	ErrQuarantined = errors.New("raftnode: replica is quarantined")
+
 	// ErrUnknownGroup: the node has no replica of that group.
 	ErrUnknownGroup = errors.New("raftnode: unknown group")
 )
@@ -60,6 +64,11 @@ var (
 
 	// ErrVersion: the directory was written by a newer version.
 	ErrVersion = errors.New("raftnode: directory has a newer format")
+
+	// ErrUnsound: the state is damaged, incomplete or older than its log begins.
+	// StateMachine.Open and Apply return it, wrapped, to be quarantined: the
+	// replica then gets another state from its leader.
+	ErrUnsound = errors.New("raftnode: the state is unsound")
 
 	// ErrDataLoss: the log does not go with the state; the log store lost data.
 	ErrDataLoss = errors.New("raftnode: log and state do not fit")

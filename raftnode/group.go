@@ -23,12 +23,21 @@ import (
 // log. They meet in the mailbox (towards step), the applier's queue and the
 // appender's queue, none of which blocks the sender.
 type Group struct {
-	node    *Node
-	id      uint64
-	raftID  uint64
-	log     *slog.Logger
-	machine StateMachine
-	logs    *raftlog.Group
+	node   *Node
+	id     uint64
+	raftID uint64
+	log    *slog.Logger
+	logs   *raftlog.Group
+
+	// machine is the state machine at work; it is another one once the replica was
+	// opened anew. served is what others read: an opened one is served only when it
+	// has applied what was told to be applied before.
+	machine atomic.Pointer[machineRef]
+	served  atomic.Pointer[machineRef]
+	// unsound is why the replica is quarantined; nil while it is not.
+	unsound atomic.Pointer[error]
+	// machineOpen: machine is to be closed.
+	machineOpen atomic.Bool
 
 	mailbox *mailbox
 	applier *applier
@@ -84,9 +93,15 @@ type Group struct {
 	// waitingAppends come after it.
 	blocked        bool
 	waitingAppends []appendRequest
-	silent         map[uint64]int // as leader: ticks since a member answered
-	idleTicks      int            // since the last refresh of the status
-	handedTo       []uint64       // for want of space, in this round
+	// reopening: the replica is being opened anew; generation counts that, damage
+	// is what was heard of the state meanwhile.
+	reopening  bool
+	generation int
+	damage     error
+	silent     map[uint64]int // as leader: ticks since a member answered
+	idleTicks  int            // since the last refresh of the status
+	askTicks   int            // since a quarantined replica asked for an image
+	handedTo   []uint64       // for want of space, in this round
 }
 
 // softState is what the step goroutine publishes.
@@ -103,10 +118,18 @@ type softState struct {
 // ID returns the group's id.
 func (g *Group) ID() uint64 { return g.id }
 
+// machineRef holds a state machine.
+type machineRef struct{ StateMachine }
+
 // StateMachine returns the state machine that Options.NewStateMachine made.
 // Reading it beside Apply is between the caller and the state machine; Read
-// tells when it is new enough.
-func (g *Group) StateMachine() StateMachine { return g.machine }
+// tells when it is new enough. It is another one after the replica was opened
+// anew in place, so take it after Read returned, for each read; the old one is
+// closed.
+func (g *Group) StateMachine() StateMachine { return g.served.Load().StateMachine }
+
+// sm returns the state machine at work.
+func (g *Group) sm() StateMachine { return g.machine.Load().StateMachine }
 
 // newRaft makes the RawNode from the log and the applied record.
 func (g *Group) newRaft(applied Applied, membership *raftv1.Membership) (err error) {
@@ -212,6 +235,10 @@ func (g *Group) step(load *mail) {
 	g.reads.start(g)
 	g.handleReady()
 	g.tryInstall()
+	if damage := g.damage; damage != nil && !g.blocked && !g.reopening {
+		g.damage = nil
+		g.enterQuarantine(damage)
+	}
 }
 
 // receiveAll steps messages from peers. Entries stepped since the last Ready all
@@ -294,6 +321,7 @@ func (g *Group) tick(ticks int) {
 	g.noteSilence(ticks)
 	g.offers.tick(ticks)
 	g.receiving.tick(ticks)
+	g.askForImage(ticks)
 	if g.idleTicks += ticks; g.idleTicks >= g.node.opts.HeartbeatTicks {
 		g.publish()
 	}
@@ -311,8 +339,11 @@ func (g *Group) handleReady() {
 			case raft.LocalAppendThread:
 				g.startAppend(m, rd.MustSync)
 			case raft.LocalApplyThread:
+				if g.quarantined() || g.reopening {
+					continue // parked: never answered, so raft hands out no more than its bound
+				}
 				g.applying++
-				g.applier.put(m)
+				g.applier.put(m, g.generation)
 			default:
 				if m.GetType() == raftpb.MsgSnap {
 					g.offers.start(m.GetTo())
@@ -361,6 +392,9 @@ func (g *Group) publish() {
 		if r.GetRaftId() == st.Lead {
 			s.leaderNode, s.leaderAddress = r.GetNode(), r.GetAddress()
 		}
+	}
+	if s.leaderNode == "" && st.Lead != raft.None {
+		s.leaderNode, s.leaderAddress = g.whereIs(st.Lead)
 	}
 	s.role = g.roleOf(st, members)
 	s.replicas = g.replicaStatus(members, s.role)

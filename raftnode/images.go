@@ -12,11 +12,13 @@ import (
 )
 
 // SnapshotOptions configures how images of groups travel. State machines take
-// part that implement snapshot.Capturer and snapshot.Stager. Two more methods
+// part that implement snapshot.Capturer and snapshot.Stager. Three more methods
 // are used where they have them: Have() snapshot.Have tells what the replica has
 // and in which formats, for deltas; KeepStaged(func() [][]byte) is called before
 // Open with a function that returns the ids of the images that are staged and
-// not installed, whose files Open must not sweep.
+// not installed, whose files Open must not sweep. ReportDamage(func(error)) is
+// called before Open with a function that takes what a check of the state found;
+// it quarantines the replica.
 type SnapshotOptions struct {
 	// Receiver fetches images from other nodes, for all groups of the node.
 	// Required.
@@ -50,11 +52,6 @@ func (g *Group) openImages() error {
 	})
 	if err != nil {
 		return fmt.Errorf("raftnode: group %d: %w", g.id, err)
-	}
-	// A state machine that moves staged files out of the inbox must not sweep
-	// what is READY and not installed yet.
-	if k, ok := g.machine.(interface{ KeepStaged(func() [][]byte) }); ok {
-		k.KeepStaged(g.stagedImages)
 	}
 	return nil
 }
@@ -113,9 +110,12 @@ func (g *Group) finishInstall(applied Applied) (bool, error) {
 			hs.Term, hs.Vote = new(applied.Term), new(uint64(0))
 		}
 		hs.Commit = new(applied.Index)
-		err := g.node.logStore.Append([]raftlog.Update{{
-			Group: g.id, Marker: &raftlog.Marker{Index: applied.Index, Term: applied.Term}, Reset: true, HardState: hs,
-		}}, true)
+		update := raftlog.Update{Group: g.id, Marker: &raftlog.Marker{Index: applied.Index, Term: applied.Term}, Reset: true, HardState: hs}
+		if g.reopening {
+			err = g.appendAndWait(update)
+		} else {
+			err = g.node.logStore.Append([]raftlog.Update{update}, true)
+		}
 		if err != nil {
 			return false, fmt.Errorf("raftnode: group %d: finish the installation of the image at index %d: %w", g.id, applied.Index, err)
 		}
@@ -155,6 +155,9 @@ func (n *Node) Provide(ctx context.Context, req *snapshotv1.Open, _ func(done, t
 	if !ok || g.images == nil {
 		return nil, "", fmt.Errorf("%w: node %s has no images of group %d", snapshot.ErrRefused, n.opts.Node, req.GetGroup())
 	}
+	if g.quarantined() {
+		return nil, "", fmt.Errorf("%w: the state of group %d on node %s is unsound itself", snapshot.ErrRefused, req.GetGroup(), n.opts.Node)
+	}
 	image, choice, err := g.images.Provide(ctx, req, g.capture)
 	if err != nil {
 		return nil, choice, err
@@ -168,8 +171,7 @@ const maxFlushes = 3
 // capture pins the state between two Applies, after a flush where its durable
 // part is older than the receiver needs.
 func (g *Group) capture(ctx context.Context, have snapshot.Have, minIndex uint64) (snapshot.Capture, error) {
-	machine, ok := g.machine.(snapshot.Capturer)
-	if !ok {
+	if _, ok := g.sm().(snapshot.Capturer); !ok {
 		return nil, fmt.Errorf("%w: the state machine of group %d makes no images", snapshot.ErrRefused, g.id)
 	}
 	for flushes := 0; ; flushes++ {
@@ -179,6 +181,11 @@ func (g *Group) capture(ctx context.Context, have snapshot.Have, minIndex uint64
 		}
 		c := make(chan outcome, 1)
 		g.applier.call(func() error {
+			machine, ok := g.sm().(snapshot.Capturer) // it may be another one by now
+			if !ok || g.quarantined() {
+				c <- outcome{nil, fmt.Errorf("%w: the state of group %d is unsound", snapshot.ErrBusy, g.id)}
+				return nil
+			}
 			capture, err := machine.Capture(have, minIndex)
 			c <- outcome{capture, err}
 			return nil
@@ -203,7 +210,7 @@ func (g *Group) capture(ctx context.Context, have snapshot.Have, minIndex uint64
 		if !errors.Is(o.err, snapshot.ErrTooOld) || flushes == maxFlushes {
 			return o.capture, o.err
 		}
-		if err := g.machine.Flush(); err != nil {
+		if err := g.sm().Flush(); err != nil {
 			return nil, fmt.Errorf("raftnode: group %d: flush for an image: %w", g.id, err)
 		}
 	}
@@ -218,7 +225,7 @@ func (g *Group) fetchImage(ctx context.Context, in *incoming, stager snapshot.St
 	}
 	if staged.Inbox.Manifest().GetKind() == snapshotv1.Kind_KIND_RECORDS {
 		// What a delta adds to must not have to be flushed within the switch.
-		if err := g.machine.Flush(); err != nil {
+		if err := g.sm().Flush(); err != nil {
 			return nil, errors.Join(fmt.Errorf("raftnode: group %d: flush before a delta: %w", g.id, err), staged.Inbox.Close())
 		}
 	}
@@ -232,6 +239,9 @@ func (g *Group) newTransfer(offer *snapshotv1.Offer, stager snapshot.Stager) (*s
 	id := offer.GetTransfer()
 	if infos, err := g.inboxes.List(); err == nil {
 		for _, info := range infos {
+			if g.quarantined() && info.Manifest.GetFromIndex() > 0 {
+				continue // a delta would add to what is unsound
+			}
 			if info.Manifest.GetIndex() >= offer.GetMinIndex() && info.Bytes > 0 {
 				id = info.Transfer
 			}
@@ -249,7 +259,10 @@ func (g *Group) newTransfer(offer *snapshotv1.Offer, stager snapshot.Stager) (*s
 
 // have is what this replica has, for a delta.
 func (g *Group) have() snapshot.Have {
-	if f, ok := g.machine.(interface{ Have() snapshot.Have }); ok {
+	if g.quarantined() {
+		return snapshot.Have{}
+	}
+	if f, ok := g.sm().(interface{ Have() snapshot.Have }); ok {
 		return f.Have() // with the formats a delta must fit
 	}
 	position := g.applier.position.Load()

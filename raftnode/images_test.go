@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +26,9 @@ type filed struct {
 	// crash makes Install end as a crash would right after the switch: the state
 	// is there, and nobody was told.
 	crash *atomic.Bool
+	// refusals is how many Installs fail, before the file is replaced or after.
+	refusals     *atomic.Int32
+	refuseBefore bool
 }
 
 type filedState struct {
@@ -51,7 +55,7 @@ func (f *filed) Open(dir string) (raftnode.Applied, error) {
 func (f *filed) load(data []byte) (raftnode.Applied, error) {
 	var s filedState
 	if err := json.Unmarshal(data, &s); err != nil {
-		return raftnode.Applied{}, err
+		return raftnode.Applied{}, fmt.Errorf("%w: %w", raftnode.ErrUnsound, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,29 +129,39 @@ func (s *filedSink) Prepare(context.Context) (err error) {
 
 func (f *filed) Install(sink snapshot.Sink) error {
 	data := sink.(*filedSink).data
+	refused := f.refusals != nil && f.refusals.Add(-1) >= 0
+	if refused && f.refuseBefore {
+		return errors.New("told to fail before the switch")
+	}
 	if err := os.WriteFile(f.path(), data, 0o600); err != nil {
 		return err
 	}
 	if f.crash.Load() {
-		return errors.New("told to crash")
+		runtime.Goexit()
+	}
+	if refused {
+		return errors.New("told to fail after the switch")
 	}
 	_, err := f.load(data)
 	return err
 }
 
 // lazyProvider serves images once the node is open.
-type lazyProvider struct{ node atomic.Pointer[raftnode.Node] }
+type lazyProvider struct {
+	node atomic.Pointer[raftnode.Node]
+	hold *atomic.Bool
+}
 
 func (p *lazyProvider) Provide(ctx context.Context, req *snapshotv1.Open, progress func(done, total uint64)) (snapshot.OpenedImage, snapshot.Choice, error) {
 	node := p.node.Load()
-	if node == nil {
+	if node == nil || p.hold.Load() {
 		return nil, "", snapshot.ErrBusy
 	}
 	return node.Provide(ctx, req, progress)
 }
 
 // imageCluster is a cluster of filed machines with short logs.
-func imageCluster(t *testing.T, crash *atomic.Bool) (c *cluster, machine func(m *member) *filed) {
+func imageCluster(t *testing.T, crash *atomic.Bool, adjust ...func(*filed)) (c *cluster, machine func(m *member) *filed) {
 	t.Helper()
 	var mu sync.Mutex
 	machines := map[string]*filed{}
@@ -163,8 +177,12 @@ func imageCluster(t *testing.T, crash *atomic.Bool) (c *cluster, machine func(m 
 		o.NewStateMachine = func(group uint64) raftnode.StateMachine {
 			mu.Lock()
 			defer mu.Unlock()
-			machines[fmt.Sprint(node, "/", group)] = &filed{crash: crash}
-			return machines[fmt.Sprint(node, "/", group)]
+			f := &filed{crash: crash}
+			for _, change := range adjust {
+				change(f)
+			}
+			machines[fmt.Sprint(node, "/", group)] = f
+			return f
 		}
 	})
 	c.images = true

@@ -32,6 +32,7 @@ import (
 // installation is a staged image on its way into the group.
 type installation struct {
 	manifest *snapshotv1.Manifest
+	machine  *machineRef // that it was staged in
 	stager   snapshot.Stager
 	sink     snapshot.Sink
 	inbox    *snapshot.Inbox
@@ -57,7 +58,15 @@ func (g *Group) install(in *installation) {
 // again with the next mail.
 func (g *Group) tryInstall() {
 	in := g.installing
-	if in == nil || in.stepped {
+	if in == nil || in.stepped || g.reopening {
+		return
+	}
+	if in.machine != g.machine.Load() {
+		g.endInstall(snapshotv1.Outcome_OUTCOME_FAILED, fmt.Errorf("raftnode: group %d: the replica was opened anew meanwhile", g.id))
+		return
+	}
+	if g.quarantined() {
+		g.installUnsound(in)
 		return
 	}
 	g.handleReady() // what raft wants applied is handed on and counted first
@@ -123,6 +132,22 @@ func (g *Group) endInstall(outcome snapshotv1.Outcome, err error) {
 	in.done(outcome, err)
 }
 
+// removeInbox removes what an installed image leaves.
+func (g *Group) removeInbox(in *installation) {
+	g.goroutine.Go(func() {
+		if err := in.inbox.Remove(); err != nil {
+			g.log.Warn("the inbox of an installed image cannot be removed; it goes at the next start", "error", err)
+		}
+	})
+}
+
+// installFailed goes on after an Install that failed: raft cannot abandon the
+// snapshot it accepted, so the replica is opened anew. The image stays staged.
+func (g *Group) installFailed(err error) {
+	g.log.Error("an installation failed; opening the replica anew", "error", err)
+	g.reopen(nil, func(error) { g.endInstall(snapshotv1.Outcome_OUTCOME_FAILED, err) })
+}
+
 // startInstall takes the MsgStorageAppend that carries the snapshot, on the step
 // goroutine: from here on the group's appends wait.
 func (g *Group) startInstall(m *raftpb.Message) {
@@ -152,11 +177,7 @@ func (g *Group) switched(in *installation, applied Applied, m *raftpb.Message) {
 			// NOT_NEEDED: told before, it vouched for the old index, and an offer that
 			// came between began a second transfer. Refused: the replica stopped.
 			_ = g.mailbox.putCall(func() { g.endInstall(snapshotv1.Outcome_OUTCOME_INSTALLED, nil) })
-			g.goroutine.Go(func() {
-				if err := in.inbox.Remove(); err != nil {
-					g.log.Warn("the inbox of an installed image cannot be removed; it goes at the next start", "error", err)
-				}
-			})
+			g.removeInbox(in)
 		},
 	})
 	for _, r := range g.waitingAppends {

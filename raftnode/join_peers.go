@@ -196,3 +196,12 @@ func (g *Group) superseded(raftID uint64) bool {
 	}
 	return false
 }
+
+// whereIs returns the node and the address of a raft id that the membership does
+// not name, as far as messages and hellos told.
+func (g *Group) whereIs(raftID uint64) (node, address string) {
+	node = g.routes.node(raftID)
+	g.node.peersMu.Lock()
+	defer g.node.peersMu.Unlock()
+	return node, g.node.peers[node]
+}

@@ -100,6 +100,14 @@ func (b *mailbox) putUnreachable(raftID uint64) {
 	_ = b.put(func(m *mail) { m.unreachable = append(m.unreachable, raftID) })
 }
 
+// forgetLocal drops the responses to a RawNode that is no more.
+func (b *mailbox) forgetLocal() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.mail.local)
+	b.mail.local, b.mail.appended = b.mail.local[:0], 0
+}
+
 // putReceived takes a message from a peer, or drops it when the inbox is full.
 func (b *mailbox) putReceived(message *raftpb.Message) {
 	size := messageBytes(message)

@@ -93,17 +93,17 @@ func (n *Node) setNoSpace(reason *atomic.Bool, on bool) {
 // wantsFlush tells that the log above the durable applied index is over its
 // budget, so that the state machine must become durable before it can be cut.
 func (g *Group) wantsFlush() bool {
-	if g.logs.LiveBytes() <= g.node.opts.LogBudgetBytes || g.failure.Load() != nil {
+	if g.logs.LiveBytes() <= g.node.opts.LogBudgetBytes || g.failure.Load() != nil || g.quarantined() {
 		return false
 	}
 	// Flushing helps only if something applied is not durable yet; and members
 	// that are behind hold the log whatever is flushed here.
-	return g.machine.DurableApplied() < min(g.Applied(), g.floor.Load())
+	return g.sm().DurableApplied() < min(g.Applied(), g.floor.Load())
 }
 
 func (g *Group) flush() {
 	start := time.Now()
-	if err := g.machine.Flush(); err != nil {
+	if err := g.sm().Flush(); err != nil {
 		g.log.Error("flushing the state machine failed; the log cannot be cut", "error", err)
 		return
 	}
@@ -113,10 +113,10 @@ func (g *Group) flush() {
 // cutLog cuts what neither this replica after a crash nor any member needs. A
 // cut costs a log record, so small ones wait.
 func (g *Group) cutLog() {
-	if g.failure.Load() != nil || g.node.failed() {
+	if g.failure.Load() != nil || g.node.failed() || g.quarantined() {
 		return
 	}
-	to := min(g.machine.DurableApplied(), g.floor.Load(), g.raftApplied.Load())
+	to := min(g.sm().DurableApplied(), g.floor.Load(), g.raftApplied.Load())
 	first := g.logs.FirstIndex()
 	if to < first || !g.worthCutting(first, to) || g.cutting.Swap(true) {
 		return

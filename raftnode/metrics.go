@@ -115,8 +115,10 @@ func (g *Group) Status() GroupStatus {
 	s.PendingProposals, s.PendingBytes = g.pending.size()
 	if err := g.failure.Load(); err != nil {
 		s.Failure = (*err).Error()
+	} else if reason := g.unsound.Load(); reason != nil {
+		s.Quarantined = (*reason).Error()
 	} else if !g.node.closed.Load() {
-		s.DurableApplied = g.machine.DurableApplied()
+		s.DurableApplied = g.sm().DurableApplied()
 	}
 	return s
 }

@@ -206,94 +206,6 @@ func (n *Node) openGroups() error {
 	return nil
 }
 
-func (n *Node) openGroup(id, raftID uint64) (g *Group, err error) {
-	g = &Group{
-		node: n, id: id, raftID: raftID, log: n.log.With("group", id),
-		machine: n.opts.NewStateMachine(id), logs: n.logStore.Group(id),
-		mailbox: newMailbox(n.opts.MaxInboxBytes), origin: randomRaftID(),
-		reads: newReadIndexBatcher(), stopped: make(chan struct{}), silent: make(map[uint64]int),
-	}
-	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.offers, g.receiving = newOffers(g), newReceiving(g)
-	if err := durable.MkdirAll(n.opts.FS, n.dir.state(id)); err != nil {
-		return nil, fmt.Errorf("raftnode: group %d: make the state directory: %w", id, err)
-	}
-	if err := g.openImages(); err != nil {
-		return nil, err
-	}
-	applied, err := g.machine.Open(n.dir.state(id))
-	if err != nil {
-		return nil, fmt.Errorf("raftnode: group %d: open the state machine: %w", id, err)
-	}
-	machine := g.machine // a return of an error makes g nil
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, machine.Close())
-		}
-	}()
-	members, err := DecodeMembership(applied.Membership)
-	if err != nil {
-		return nil, err
-	}
-	if applied.Index == 0 {
-		members = &raftv1.Membership{ClusterId: n.identity.node.GetClusterId(), HistoryEpoch: n.identity.node.GetHistoryEpoch(), Group: id}
-	}
-	if err := n.checkState(g, applied, members); err != nil {
-		return nil, err
-	}
-	g.waiters.applied.Store(applied.Index)
-	g.members.Store(members)
-	g.soft.Store(&softState{role: RoleFollower})
-	if err := g.newRaft(applied, members); err != nil {
-		return nil, err
-	}
-	g.applier = newApplier(g, applied, members)
-	g.sweepInboxes()
-	return g, nil
-}
-
-// logHas tells whether the log has the entry that was applied last, or cannot
-// tell.
-func (g *Group) logHas(applied Applied) bool {
-	term, err := g.logs.Term(applied.Index)
-	return err != nil || applied.Index == 0 || term == applied.Term
-}
-
-// checkState refuses a state that does not go with the log: either of them came
-// from somewhere else or lost something. marker <= applied <= last with equal
-// terms is what every crash leaves.
-func (n *Node) checkState(g *Group, applied Applied, members *raftv1.Membership) error {
-	if string(members.GetClusterId()) != string(n.identity.node.GetClusterId()) || members.GetGroup() != g.id {
-		return fmt.Errorf("%w: group %d: the state in %s is of cluster %x, group %d, but the node belongs to cluster %x",
-			ErrRefused, g.id, n.dir.state(g.id), members.GetClusterId(), members.GetGroup(), n.identity.node.GetClusterId())
-	}
-	marker, last := g.logs.Marker(), g.logs.LastIndex()
-	where := fmt.Sprintf("group %d: state in %s at index %d term %d, log in %s from %d to %d",
-		g.id, n.dir.state(g.id), applied.Index, applied.Term, n.dir.log(), marker.Index, last)
-	if applied.Index < marker.Index {
-		return fmt.Errorf("%w: %s: the state is older than the log begins; it lost data, or is an old copy. Bring the right state back, or replace the node", ErrDataLoss, where)
-	}
-	if applied.Index > last || !g.logHas(applied) {
-		if done, err := g.finishInstall(applied); done || err != nil {
-			return err
-		}
-	}
-	if applied.Index > last {
-		return fmt.Errorf("%w: %s: the log ends before the state; it lost acknowledged entries. Bring the right log back, or replace the node", ErrDataLoss, where)
-	}
-	if applied.Index == 0 {
-		return nil
-	}
-	term, err := g.logs.Term(applied.Index)
-	if err != nil {
-		return fmt.Errorf("raftnode: %s: %w", where, err)
-	}
-	if term != applied.Term {
-		return fmt.Errorf("%w: %s: the log has term %d there; state and log are of different nodes or times. Bring the right ones back, or replace the node", ErrDataLoss, where, term)
-	}
-	return nil
-}
-
 // start runs the node's goroutines.
 func (n *Node) start() {
 	n.addKnownPeers()
@@ -444,9 +356,7 @@ func (n *Node) Close() error {
 			if g.images != nil {
 				errs = append(errs, g.images.Close())
 			}
-			if err := g.machine.Close(); err != nil {
-				errs = append(errs, fmt.Errorf("raftnode: group %d: close the state machine: %w", g.id, err))
-			}
+			errs = append(errs, g.closeMachine())
 		}
 		// Only now: on a full disk a flush ends no sooner than its machine.
 		n.flushes.Wait()

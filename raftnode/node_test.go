@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -88,7 +89,8 @@ type cluster struct {
 	founders []raftnode.Founder
 	members  []*member
 	adjust   func(*raftnode.Options)
-	images   bool // serve images
+	images   bool        // serve images
+	hold     atomic.Bool // but not now
 }
 
 func newCluster(t testing.TB, size int, adjust func(*raftnode.Options)) *cluster {
@@ -127,7 +129,7 @@ func (c *cluster) open(ctx context.Context, m *member) error {
 	})
 	m.server = grpc.NewServer()
 	tr.Register(m.server)
-	provider := &lazyProvider{}
+	provider := &lazyProvider{hold: &c.hold}
 	if c.images {
 		source, err := snapshot.NewSource(snapshot.SourceOptions{Provider: provider})
 		if err != nil {

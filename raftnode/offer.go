@@ -1,7 +1,6 @@
 package raftnode
 
 import (
-	"crypto/rand"
 	"time"
 
 	"go.etcd.io/raft/v3"
@@ -9,6 +8,7 @@ import (
 	"go.etcd.io/raft/v3/tracker"
 
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
+	"github.com/streamraft/streamraft/snapshot"
 )
 
 const (
@@ -36,8 +36,9 @@ type offer struct {
 	// pin is the index whose successors the replica will want from the log; 0
 	// until the image is known.
 	pin    uint64
-	ticks  int // since something was sent
-	silent int // ticks since the replica answered
+	min    uint64 // the replica asked for an image, at least at this index
+	ticks  int    // since something was sent
+	silent int    // ticks since the replica answered
 	status *snapshotv1.Status
 	// retry counts the ticks of a back-off down; the replica stays in raft's
 	// snapshot state meanwhile, which is what keeps raft from asking again.
@@ -52,11 +53,22 @@ func (o *offers) start(replica uint64) {
 	if o.byReplica[replica] != nil {
 		return
 	}
-	f := &offer{transfer: make([]byte, 16)}
-	_, _ = rand.Read(f.transfer) // never fails since Go 1.24
+	f := &offer{transfer: snapshot.NewID()}
 	o.byReplica[replica] = f
 	o.send(replica, f)
 	o.g.log.Info("a replica is behind the log; offering an image", "replica", o.g.nodeOf(replica), "log_first", o.g.logs.FirstIndex())
+}
+
+// needed offers an image to a replica that asks for one: its log may be level,
+// so that raft knows nothing of it.
+func (o *offers) needed(from uint64, need *snapshotv1.NeedImage) {
+	if need.GetReplica() != from || o.byReplica[from] != nil || o.g.soft.Load().role != RoleLeader || o.g.nodeOf(from) == "" {
+		return
+	}
+	f := &offer{transfer: snapshot.NewID(), min: need.GetMinIndex()}
+	o.byReplica[from] = f
+	o.send(from, f)
+	o.g.log.Warn("a replica asks for an image", "replica", o.g.nodeOf(from), "reason", need.GetReason())
 }
 
 // send sends the offer.
@@ -66,7 +78,7 @@ func (o *offers) send(replica uint64, f *offer) {
 	g.sendControl(replica, &snapshotv1.Control{Message: &snapshotv1.Control_Offer{Offer: &snapshotv1.Offer{
 		Transfer: f.transfer, ClusterId: g.members.Load().GetClusterId(), HistoryEpoch: g.members.Load().GetHistoryEpoch(),
 		Group: g.id, Leader: g.raftID, LeaderTerm: g.raw.BasicStatus().HardState.GetTerm(),
-		MinIndex: o.minIndex(replica), LogFirst: g.logs.FirstIndex(),
+		MinIndex: max(o.minIndex(replica), f.min), LogFirst: g.logs.FirstIndex(),
 		Sources: o.sources(replica), Replica: replica, Class: snapshotv1.Class_CLASS_NORMAL,
 	}}})
 }

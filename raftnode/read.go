@@ -46,6 +46,9 @@ func (g *Group) Read(ctx context.Context, o ReadOptions) (index uint64, err erro
 	if err := g.failure.Load(); err != nil {
 		return 0, g.closedError()
 	}
+	if err := g.quarantineError(); err != nil {
+		return 0, err
+	}
 	r := &readRequest{minIndex: o.MinIndex, done: make(chan readResult, 1), position: -1}
 	switch o.Level {
 	case Linearizable:
@@ -259,6 +262,10 @@ func (w *applyWaiters) leave(r *readRequest) {
 
 // advance publishes the applied index and finishes who waited for it.
 func (w *applyWaiters) advance(applied uint64) {
+	// A replica that was opened anew applies again what it had told of before.
+	if applied < w.applied.Load() {
+		return
+	}
 	w.applied.Store(applied)
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -292,6 +299,17 @@ func (w *applyWaiters) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = err
+	w.interruptLocked(err)
+}
+
+// interrupt ends every wait of now.
+func (w *applyWaiters) interrupt(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.interruptLocked(err)
+}
+
+func (w *applyWaiters) interruptLocked(err error) {
 	for _, r := range w.waiting {
 		r.position = -1
 		r.finish(0, err)

@@ -1,6 +1,9 @@
 package raftnode
 
 import (
+	"context"
+	"errors"
+
 	"go.etcd.io/raft/v3"
 
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
@@ -25,9 +28,30 @@ type incoming struct {
 	// installing: READY and on its way into the group.
 	installing bool
 	ticks      int
+	cancel     context.CancelFunc
+	machine    *machineRef // that stages it
 }
 
 func newReceiving(g *Group) *receiving { return &receiving{g: g} }
+
+// again returns what goes on when the replica is opened anew: all of it, since a
+// transfer is between the receiver and the sources.
+func (r *receiving) again(g *Group) *receiving {
+	if r == nil {
+		return newReceiving(g)
+	}
+	return r
+}
+
+// abandon ends the transfer: it may be a delta to what turned out to be unsound.
+func (r *receiving) abandon() {
+	if in := r.current; in != nil && !in.installing {
+		in.cancel()
+		r.end(in, snapshotv1.Outcome_OUTCOME_FAILED, errAbandoned)
+	}
+}
+
+var errAbandoned = errors.New("raftnode: abandoned, the state it was for is unsound")
 
 // offered takes an offer. The same one comes again until it is answered, and
 // other leaders offer too. It never changes the term.
@@ -44,12 +68,15 @@ func (r *receiving) offered(from uint64, offer *snapshotv1.Offer) {
 		r.decline(from, offer, snapshotv1.Code_CODE_REFUSED, 0)
 		return
 	}
-	stager, able := g.machine.(snapshot.Stager)
+	if g.reopening {
+		return // it comes again
+	}
+	stager, able := g.sm().(snapshot.Stager)
 	if !able || g.inboxes == nil {
 		r.decline(from, offer, snapshotv1.Code_CODE_REFUSED, 0)
 		return
 	}
-	if applied := g.Applied(); applied >= offer.GetMinIndex() && applied > 0 {
+	if applied := g.Applied(); applied >= offer.GetMinIndex() && applied > 0 && !g.quarantined() {
 		r.decline(from, offer, snapshotv1.Code_CODE_NOT_NEEDED, applied)
 		return
 	}
@@ -85,13 +112,15 @@ func (r *receiving) start(offer *snapshotv1.Offer, stager snapshot.Stager) error
 	if err != nil {
 		return err
 	}
-	in := &incoming{transfer: offer.GetTransfer(), run: run}
+	ctx, cancel := context.WithCancel(g.ctx)
+	in := &incoming{transfer: offer.GetTransfer(), run: run, cancel: cancel, machine: g.machine.Load()}
 	r.current = in
 	r.endCatchUp() // the log has gone again
 	g.transfers.begin(run, targetOf(offer))
 	g.log.Info("behind the log; getting an image", "applied", g.Applied(), "min_index", offer.GetMinIndex())
 	g.goroutine.Go(func() {
-		staged, err := g.fetchImage(g.ctx, in, stager)
+		defer cancel()
+		staged, err := g.fetchImage(ctx, in, stager)
 		if g.mailbox.putCall(func() { r.fetched(in, staged, err) }) != nil && err == nil {
 			_ = staged.inbox.Close() // the group stopped; the image stays staged
 		}
@@ -101,12 +130,19 @@ func (r *receiving) start(offer *snapshotv1.Offer, stager snapshot.Stager) error
 
 // fetched takes the outcome of the transfer: a READY image, or why there is none.
 func (r *receiving) fetched(in *incoming, staged *installation, err error) {
+	if r.current != in {
+		if err == nil {
+			r.g.goroutine.Go(func() { _ = staged.inbox.Close() })
+		}
+		return
+	}
 	if err != nil {
 		r.end(in, snapshotv1.Outcome_OUTCOME_FAILED, err)
 		return
 	}
 	in.installing = true
 	in.run.Advance(snapshotv1.Phase_PHASE_INSTALL, "")
+	staged.machine = in.machine
 	staged.done = func(outcome snapshotv1.Outcome, err error) { r.end(in, outcome, err) }
 	r.g.install(staged)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -142,9 +143,9 @@ func TestPoisonousAppend(t *testing.T) {
 }
 
 // other returns a member that is not m.
-func (c *cluster) other(m *member) *member {
+func (c *cluster) other(not ...*member) *member {
 	for _, o := range c.members {
-		if o != m {
+		if !slices.Contains(not, o) {
 			return o
 		}
 	}

@@ -61,6 +61,9 @@ type GroupStatus struct {
 	PendingBytes     int64
 	// Failure is why the replica stopped; empty while it runs.
 	Failure string
+	// Quarantined is why its state is unsound: it votes and keeps its log, and
+	// serves nothing until it got another state. Empty while the state is sound.
+	Quarantined string
 }
 
 // ReplicaStatus is one replica of a group. Match, Active and Progress are known

@@ -79,7 +79,7 @@ func groupStatus(g *raftnode.GroupStatus) *adminv1.GroupStatus {
 		Group: g.Group, RaftId: g.RaftID, Role: roleOf(g.Role), Term: g.Term,
 		CommitIndex: g.Commit, AppliedIndex: g.Applied, DurableAppliedIndex: g.DurableApplied,
 		FirstIndex: g.FirstIndex, LastIndex: g.LastIndex, LogBytes: uint64(max(g.LogBytes, 0)),
-		LeaderNode: g.LeaderNode, LeaderAddress: g.LeaderAddress, Failure: g.Failure,
+		LeaderNode: g.LeaderNode, LeaderAddress: g.LeaderAddress, Failure: g.Failure, Quarantined: g.Quarantined,
 		PendingProposals: uint64(max(g.PendingProposals, 0)),
 	}
 	for _, r := range g.Replicas {

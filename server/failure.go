@@ -22,6 +22,7 @@ import (
 //	raftnode.ErrOverloaded           OVERLOADED        RESOURCE_EXHAUSTED
 //	raftnode.ErrNoSpace              NO_SPACE          RESOURCE_EXHAUSTED
 //	raftnode.ErrFailed, kv.ErrFailed FAILED            UNAVAILABLE
+//	ErrQuarantined                   UNAVAILABLE       UNAVAILABLE
 //	ErrClosed, not open, not founded UNAVAILABLE       UNAVAILABLE
 //	limits, rules, page tokens       INVALID           INVALID_ARGUMENT
 //	kv.ErrDigestUnknown              INVALID           NOT_FOUND
@@ -62,7 +63,7 @@ func failureOf(err error, submitted bool) (codes.Code, *kvv1.Failure) {
 		f.Reason, code = kvv1.Reason_REASON_FAILED, codes.Unavailable
 	case errors.Is(err, raftnode.ErrClosed) && submitted:
 		f.Reason, code = kvv1.Reason_REASON_UNCERTAIN, codes.Unknown
-	case errors.Is(err, raftnode.ErrClosed), errors.Is(err, kv.ErrNotOpen), errors.Is(err, errNotReady), errors.Is(err, ErrStopped):
+	case errors.Is(err, raftnode.ErrQuarantined), errors.Is(err, raftnode.ErrClosed), errors.Is(err, kv.ErrNotOpen), errors.Is(err, errNotReady), errors.Is(err, ErrStopped):
 		f.Reason, code = kvv1.Reason_REASON_UNAVAILABLE, codes.Unavailable
 	case errors.Is(err, kv.ErrDigestUnknown):
 		f.Reason, code = kvv1.Reason_REASON_INVALID, codes.NotFound

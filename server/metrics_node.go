@@ -68,6 +68,7 @@ func groupFigures() []figure[raftnode.GroupStatus] {
 	return []figure[raftnode.GroupStatus]{
 		{family{"streamraft_group_is_leader", "gauge", labels, "1 on the leader of the group."}, func(g *raftnode.GroupStatus) float64 { return oneIf(g.Role == raftnode.RoleLeader) }},
 		{family{"streamraft_group_has_leader", "gauge", labels, "1 while this replica knows a leader."}, func(g *raftnode.GroupStatus) float64 { return oneIf(g.Leader != 0) }},
+		{family{"streamraft_group_quarantined", "gauge", labels, "1 while the state of this replica is unsound and it gets another one."}, func(g *raftnode.GroupStatus) float64 { return oneIf(g.Quarantined != "") }},
 		{family{"streamraft_group_failed", "gauge", labels, "1 after this replica stopped for good."}, func(g *raftnode.GroupStatus) float64 { return oneIf(g.Failure != "") }},
 		{family{"streamraft_group_term", "gauge", labels, "Raft term."}, func(g *raftnode.GroupStatus) float64 { return float64(g.Term) }},
 		{family{"streamraft_group_commit_index", "gauge", labels, "Highest index known to be committed."}, func(g *raftnode.GroupStatus) float64 { return float64(g.Commit) }},

@@ -66,6 +66,8 @@ func (s *Server) currentReadiness() readiness {
 			switch st := g.Status(); {
 			case st.Failure != "":
 				add("group %d failed: %s", st.Group, st.Failure)
+			case st.Quarantined != "":
+				add("group %d is quarantined and gets another state: %s", st.Group, st.Quarantined)
 			// Its address comes from the membership, which a replica learns by
 			// applying; before that it could not tell a client where to go.
 			case st.LeaderAddress == "":

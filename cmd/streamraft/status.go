@@ -127,25 +127,27 @@ func (n *nodeReport) rows() [][]string {
 		return [][]string{{n.Node, n.Address, "", "unreachable", "", "", "", "", "", "", n.Error}}
 	}
 	if len(n.Groups) == 0 {
-		return [][]string{{n.Node, n.Address, "", "", "", "", "", "", "", "", n.note("")}}
+		return [][]string{{n.Node, n.Address, "", "", "", "", "", "", "", "", n.note("", "")}}
 	}
 	var rows [][]string
 	for _, g := range n.Groups {
 		rows = append(rows, []string{
 			n.Node, n.Address, fmt.Sprint(g.Group), g.Role, fmt.Sprint(g.Term), cliui.Count(g.AppliedIndex), cliui.Count(g.Lag),
-			cliui.Bytes(g.LogBytes), cliui.Bytes(g.StateBytes), g.LeaderNode, n.note(g.Failure),
+			cliui.Bytes(g.LogBytes), cliui.Bytes(g.StateBytes), g.LeaderNode, n.note(g.Failure, g.Quarantined),
 		})
 	}
 	return rows
 }
 
 // note says what is wrong with the node or one of its replicas.
-func (n *nodeReport) note(failure string) string {
+func (n *nodeReport) note(failure, quarantined string) string {
 	switch {
 	case n.Failure != "":
 		return n.Failure
 	case failure != "":
 		return failure
+	case quarantined != "":
+		return "quarantined, getting another state: " + quarantined
 	case n.NoSpace:
 		return "disk full: writes are refused"
 	case n.Founding:

@@ -57,6 +57,7 @@ type groupReport struct {
 	LeaderAddress    string          `json:"leader_address,omitempty"`
 	PendingProposals uint64          `json:"pending_proposals"`
 	Failure          string          `json:"failure,omitempty"`
+	Quarantined      string          `json:"quarantined,omitempty"`
 	Replicas         []replicaReport `json:"replicas,omitempty"`
 }
 
@@ -174,7 +175,7 @@ func reportNode(address string, s *adminv1.StatusResponse) nodeReport {
 			Group: g.GetGroup(), RaftID: g.GetRaftId(), Role: roleName(g.GetRole()), Term: g.GetTerm(), CommitIndex: g.GetCommitIndex(),
 			AppliedIndex: g.GetAppliedIndex(), DurableAppliedIndex: g.GetDurableAppliedIndex(), FirstIndex: g.GetFirstIndex(),
 			LastIndex: g.GetLastIndex(), LogBytes: g.GetLogBytes(), StateBytes: g.GetStateBytes(), LeaderNode: g.GetLeaderNode(),
-			LeaderAddress: g.GetLeaderAddress(), PendingProposals: g.GetPendingProposals(), Failure: g.GetFailure(),
+			LeaderAddress: g.GetLeaderAddress(), PendingProposals: g.GetPendingProposals(), Failure: g.GetFailure(), Quarantined: g.GetQuarantined(),
 		}
 		for _, r := range g.GetReplicas() {
 			report.Replicas = append(report.Replicas, replicaReport{

@@ -1454,8 +1454,11 @@ type GroupStatus struct {
 	Failure       string           `protobuf:"bytes,15,opt,name=failure,proto3" json:"failure,omitempty"`
 	// Proposals that wait for their result.
 	PendingProposals uint64 `protobuf:"varint,16,opt,name=pending_proposals,json=pendingProposals,proto3" json:"pending_proposals,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Why the state is unsound: the replica votes and keeps its log, and serves
+	// nothing until it got another state. Empty while the state is sound.
+	Quarantined   string `protobuf:"bytes,17,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GroupStatus) Reset() {
@@ -1598,6 +1601,13 @@ func (x *GroupStatus) GetPendingProposals() uint64 {
 		return x.PendingProposals
 	}
 	return 0
+}
+
+func (x *GroupStatus) GetQuarantined() string {
+	if x != nil {
+		return x.Quarantined
+	}
+	return ""
 }
 
 // ReplicaStatus is one replica of a group; progress is known to the leader only.
@@ -2737,7 +2747,7 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\aremoved\x18\x0f \x01(\bR\aremoved\";\n" +
 	"\vNodeAddress\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x18\n" +
-	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xc8\x04\n" +
+	"\aaddress\x18\x02 \x01(\tR\aaddress\"\xea\x04\n" +
 	"\vGroupStatus\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x17\n" +
 	"\araft_id\x18\x02 \x01(\x04R\x06raftId\x12-\n" +
@@ -2759,7 +2769,8 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\x0eleader_address\x18\r \x01(\tR\rleaderAddress\x12>\n" +
 	"\breplicas\x18\x0e \x03(\v2\".streamraft.admin.v1.ReplicaStatusR\breplicas\x12\x18\n" +
 	"\afailure\x18\x0f \x01(\tR\afailure\x12+\n" +
-	"\x11pending_proposals\x18\x10 \x01(\x04R\x10pendingProposals\"\xd6\x01\n" +
+	"\x11pending_proposals\x18\x10 \x01(\x04R\x10pendingProposals\x12 \n" +
+	"\vquarantined\x18\x11 \x01(\tR\vquarantined\"\xd6\x01\n" +
 	"\rReplicaStatus\x12\x17\n" +
 	"\araft_id\x18\x01 \x01(\x04R\x06raftId\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x18\n" +
