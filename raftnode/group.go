@@ -64,6 +64,9 @@ type Group struct {
 	transfers transferBook
 	// raftApplied is the index raft knows to be applied.
 	raftApplied atomic.Uint64
+	// cutMu is held from judging where to cut until the cut is queued: no cut that
+	// was judged by one state comes after the replica went on with another.
+	cutMu sync.Mutex
 	// cutting: a cut waits for the append goroutine.
 	cutting atomic.Bool
 

@@ -113,6 +113,8 @@ func (g *Group) flush() {
 // cutLog cuts what neither this replica after a crash nor any member needs. A
 // cut costs a log record, so small ones wait.
 func (g *Group) cutLog() {
+	g.cutMu.Lock()
+	defer g.cutMu.Unlock()
 	if g.failure.Load() != nil || g.node.failed() || g.quarantined() {
 		return
 	}

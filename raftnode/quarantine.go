@@ -68,7 +68,9 @@ func (g *Group) enterQuarantine(reason error) {
 		g.fail(fmt.Errorf("the state is unsound, %w, and that cannot be written down: %w", reason, err))
 		return
 	}
+	g.cutMu.Lock()
 	g.unsound.Store(&reason)
+	g.cutMu.Unlock()
 	g.receiving.abandon()
 	if in := g.installing; in != nil {
 		g.endInstall(snapshotv1.Outcome_OUTCOME_FAILED, reason)
