@@ -45,6 +45,13 @@ func inspectArchive(r io.ReaderAt, size int64) (*Archive, error) {
 	if size < int64(len(archiveMagic)+archiveFooter) {
 		return nil, fmt.Errorf("%w: %d bytes are no archive", ErrCorrupt, size)
 	}
+	magic := make([]byte, len(archiveMagic))
+	if n, err := r.ReadAt(magic, 0); n < len(magic) {
+		return nil, err
+	}
+	if err := checkMagic(magic); err != nil {
+		return nil, err
+	}
 	if n, err := r.ReadAt(footer[:], size-archiveFooter); n < archiveFooter {
 		return nil, err
 	}
@@ -60,12 +67,15 @@ func inspectArchive(r io.ReaderAt, size int64) (*Archive, error) {
 		s := newArchiveReader(io.NewSectionReader(r, int64(offset), size-archiveFooter-int64(offset)))
 		got, payload, err := s.next()
 		if err == nil && got != kind {
-			err = fmt.Errorf("%w: a record of kind %d at %d, and %d should be there", ErrCorrupt, got, offset, kind)
+			err = fmt.Errorf("%w: a record of kind %d, and %d should be there", ErrCorrupt, got, kind)
+		}
+		if err == nil {
+			err = decodeRecord(payload, m)
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("at byte %d: %w", offset, err)
 		}
-		return decodeRecord(payload, m)
+		return nil
 	}
 	a := &Archive{Header: new(snapshotv1.ArchiveHeader), Bytes: uint64(size)}
 	if err := section(uint64(len(archiveMagic)), recordHeader, a.Header); err != nil {
@@ -186,6 +196,7 @@ type archiveReader struct {
 	table  *crc32.Table
 	hash   *xxhash.Digest
 	offset uint64
+	record uint64 // offset of the last record
 	buffer []byte
 }
 
@@ -196,7 +207,7 @@ func newArchiveReader(r io.Reader) *archiveReader {
 func (a *archiveReader) read(data []byte) error {
 	if _, err := io.ReadFull(a.r, data); err != nil {
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return fmt.Errorf("%w: it ends after %d bytes", ErrCorrupt, a.offset)
+			return fmt.Errorf("%w: the archive ends in the middle", ErrCorrupt)
 		}
 		return err
 	}
@@ -208,13 +219,13 @@ func (a *archiveReader) read(data []byte) error {
 // next reads a record; its payload is valid until the next call.
 func (a *archiveReader) next() (kind byte, payload []byte, err error) {
 	var head [archiveHead]byte
-	at := a.offset
+	a.record = a.offset
 	if err := a.read(head[:]); err != nil {
 		return 0, nil, err
 	}
 	length := binary.LittleEndian.Uint32(head[1:])
 	if length > maxArchiveRecord {
-		return 0, nil, fmt.Errorf("%w: a record of %d bytes at %d", ErrCorrupt, length, at)
+		return 0, nil, fmt.Errorf("%w: a record of %d bytes", ErrCorrupt, length)
 	}
 	// In steps, so that a damaged length takes no memory that the file does not
 	// fill.
@@ -229,7 +240,7 @@ func (a *archiveReader) next() (kind byte, payload []byte, err error) {
 	}
 	a.buffer = payload
 	if sum := archiveSum(a.table, head[:5], payload); sum != binary.LittleEndian.Uint32(head[5:]) {
-		return 0, nil, fmt.Errorf("%w: the record at %d has checksum %08x, and %08x is written", ErrCorrupt, at, sum, binary.LittleEndian.Uint32(head[5:]))
+		return 0, nil, fmt.Errorf("%w: the record has checksum %08x, and %08x is written", ErrCorrupt, sum, binary.LittleEndian.Uint32(head[5:]))
 	}
 	return head[0], payload, nil
 }
@@ -241,15 +252,34 @@ func decodeRecord(payload []byte, m proto.Message) error {
 	return nil
 }
 
-// readArchive reads an archive from front to back.
+// checkMagic looks at the first bytes of an archive.
+func checkMagic(magic []byte) error {
+	switch family := len(archiveMagic) - 1; {
+	case string(magic) == archiveMagic:
+		return nil
+	case string(magic[:family]) == archiveMagic[:family] && magic[family] > archiveMagic[family] && magic[family] <= '9':
+		return fmt.Errorf("%w: an archive of version %c, and this release reads version %c; use the release that wrote it", ErrCorrupt, magic[family], archiveMagic[family])
+	}
+	return fmt.Errorf("%w: it does not begin as an archive does", ErrCorrupt)
+}
+
+// readArchive reads an archive from front to back. Errors say where.
 func readArchive(ctx context.Context, r io.Reader, x *extraction) (*Archive, error) {
 	s := newArchiveReader(r)
+	a, err := s.readAll(ctx, x)
+	if err != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("at byte %d: %w", s.record, err)
+	}
+	return a, err
+}
+
+func (s *archiveReader) readAll(ctx context.Context, x *extraction) (*Archive, error) {
 	magic := make([]byte, len(archiveMagic))
 	if err := s.read(magic); err != nil {
 		return nil, err
 	}
-	if string(magic) != archiveMagic {
-		return nil, fmt.Errorf("%w: it does not begin as an archive does", ErrCorrupt)
+	if err := checkMagic(magic); err != nil {
+		return nil, err
 	}
 	a := &Archive{Header: new(snapshotv1.ArchiveHeader)}
 	kind, payload, err := s.next()
@@ -268,7 +298,7 @@ func readArchive(ctx context.Context, r io.Reader, x *extraction) (*Archive, err
 		case kind == recordIndex:
 			return a, a.finish(s, payload, at)
 		case kind != recordManifest || len(a.Manifests) >= maxArchiveImages:
-			return nil, fmt.Errorf("%w: a record of kind %d at %d where an image begins", ErrCorrupt, kind, at)
+			return nil, fmt.Errorf("%w: a record of kind %d where an image begins", ErrCorrupt, kind)
 		}
 		m := new(snapshotv1.Manifest)
 		if err := decodeRecord(payload, m); err != nil {

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -117,6 +119,35 @@ func TestArchiveDamage(t *testing.T) {
 	}
 	if _, err := VerifyArchive(t.Context(), bytes.NewReader(append(bytes.Clone(data), 0))); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("longer: %v", err)
+	}
+}
+
+// TestArchiveErrorsSayWhere: a person learns where the file is damaged, and that a
+// newer release wrote it.
+func TestArchiveErrorsSayWhere(t *testing.T) {
+	data := testArchive(t, archiveImage(t, 1, 3<<20), archiveImage(t, 2, 100))
+	inspected, err := InspectArchive(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := inspected.Entries[1].Offset
+	bad := bytes.Clone(data)
+	bad[second+20] ^= 1
+	where := fmt.Sprintf("at byte %d: ", second)
+	if _, err := VerifyArchive(t.Context(), bytes.NewReader(bad)); err == nil || !strings.Contains(err.Error(), where) {
+		t.Errorf("verify: %v", err)
+	}
+	if _, err := InspectArchive(bytes.NewReader(bad), int64(len(bad))); err == nil || !strings.Contains(err.Error(), where) {
+		t.Errorf("inspect: %v", err)
+	}
+	bad = bytes.Clone(data)
+	bad[len(archiveMagic)-1]++
+	_, inspectErr := InspectArchive(bytes.NewReader(bad), int64(len(bad)))
+	_, verifyErr := VerifyArchive(t.Context(), bytes.NewReader(bad))
+	for _, err := range []error{inspectErr, verifyErr} {
+		if err == nil || !strings.Contains(err.Error(), "version 2, and this release reads version 1") {
+			t.Errorf("a newer version: %v", err)
+		}
 	}
 }
 

@@ -41,7 +41,8 @@ type ImagesOptions struct {
 
 	// MaxImages and MaxBytes bound what is kept, in number (default 8) and in
 	// bytes of files (default 0: unbounded). The oldest that no transfer holds go
-	// first, expired or not. Images that are held may exceed the bounds.
+	// first, expired or not. Images that are held may exceed the bounds, and so may
+	// the newest: a transfer that was cut off goes on with it.
 	MaxImages int
 	MaxBytes  uint64
 
@@ -111,6 +112,10 @@ type entry struct {
 }
 
 func (e *entry) id() string { return FormatID(e.manifest.Image) }
+
+func (e *entry) info() ImageInfo {
+	return ImageInfo{Manifest: e.manifest, Created: e.created, Expires: e.expires, Holders: e.holders}
+}
 
 // ImageInfo describes a kept image.
 type ImageInfo struct {
@@ -211,7 +216,7 @@ func (s *Images) create(ctx context.Context, c Capture) (m *snapshotv1.Manifest,
 	if err := WriteManifest(s.opts.FS, temp, m); err != nil {
 		return nil, err
 	}
-	if err := writeExpiry(s.opts.FS, temp, s.opts.Now().Add(s.opts.Expiry)); err != nil {
+	if err := writeExpiry(s.opts.FS, temp, s.opts.Now(), s.opts.Expiry); err != nil {
 		return nil, err
 	}
 	return m, publishDir(s.opts.FS, temp, s.dir(FormatID(id)))
@@ -266,7 +271,7 @@ func (s *Images) Kept() []ImageInfo {
 	infos := make([]ImageInfo, 0, len(s.images))
 	for _, e := range s.ordered() {
 		if !e.doomed {
-			infos = append(infos, ImageInfo{Manifest: e.manifest, Created: e.created, Expires: e.expires, Holders: e.holders})
+			infos = append(infos, e.info())
 		}
 	}
 	return infos
@@ -302,7 +307,7 @@ func (s *Images) Expire() error {
 		case e.holders > 0:
 			// A crash must not find a transfer of hours with an image of ten minutes.
 			if e.expires.Sub(now) < s.opts.Expiry/2 {
-				errs = append(errs, s.renew(e, now))
+				errs = append(errs, s.renew(e, now, s.opts.Expiry))
 			}
 		case e.doomed, !kept && !now.Before(e.expires):
 			errs = append(errs, s.drop(e))
@@ -320,7 +325,7 @@ func (s *Images) retain() error {
 	}
 	oldest := s.ordered()
 	slices.Reverse(oldest)
-	for _, e := range oldest {
+	for _, e := range oldest[:max(len(oldest)-1, 0)] {
 		if count <= s.opts.MaxImages && (s.opts.MaxBytes == 0 || bytes <= s.opts.MaxBytes) {
 			break
 		}

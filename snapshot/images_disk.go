@@ -17,7 +17,9 @@ import (
 // A kept image is a directory named by its id:
 //
 //	manifest   see manifest.go
-//	expiry     record file SREXPIR1: unix time in milliseconds, 8 bytes little endian
+//	expiry     record file SREXPIR1, version 2: unix time in milliseconds, and how
+//	           long it was to live when that was written, likewise; 8 bytes little
+//	           endian each. Version 1 has the first alone.
 //	db/        the files
 //
 // Directories that begin with tmp- are being made or removed; nothing but the
@@ -31,23 +33,30 @@ const (
 )
 
 func expiryFormat() durable.Format {
-	return durable.Format{Magic: [8]byte([]byte("SREXPIR1")), Version: 1, Limit: 8}
+	return durable.Format{Magic: [8]byte([]byte("SREXPIR1")), Version: 2, Limit: 16}
 }
 
-func writeExpiry(fsys vfs.FS, dir string, at time.Time) error {
-	payload := binary.LittleEndian.AppendUint64(nil, uint64(at.UnixMilli()))
+// writeExpiry notes that an image lives for a while from now on.
+func writeExpiry(fsys vfs.FS, dir string, now time.Time, life time.Duration) error {
+	payload := binary.LittleEndian.AppendUint64(nil, uint64(now.Add(life).UnixMilli()))
+	payload = binary.LittleEndian.AppendUint64(payload, uint64(life.Milliseconds()))
 	return durable.WriteRecord(fsys, fsys.PathJoin(dir, expiryName), expiryFormat(), payload)
 }
 
-func readExpiry(fsys vfs.FS, dir string) (time.Time, error) {
-	payload, _, err := durable.ReadRecord(fsys, fsys.PathJoin(dir, expiryName), expiryFormat())
+// readExpiry returns when an image may go, and how long it was to live; 0: not
+// known.
+func readExpiry(fsys vfs.FS, dir string) (expires time.Time, life time.Duration, err error) {
+	payload, version, err := durable.ReadRecord(fsys, fsys.PathJoin(dir, expiryName), expiryFormat())
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, 0, err
 	}
-	if len(payload) != 8 {
-		return time.Time{}, fmt.Errorf("%w: an expiry of %d bytes", ErrCorrupt, len(payload))
+	if len(payload) != 8*int(version) {
+		return time.Time{}, 0, fmt.Errorf("%w: an expiry of %d bytes", ErrCorrupt, len(payload))
 	}
-	return time.UnixMilli(int64(binary.LittleEndian.Uint64(payload))), nil
+	if version > 1 {
+		life = time.Duration(min(binary.LittleEndian.Uint64(payload[8:]), uint64(MaxKeep.Milliseconds()))) * time.Millisecond
+	}
+	return time.UnixMilli(int64(binary.LittleEndian.Uint64(payload))), life, nil
 }
 
 // publishDir renames a directory that is complete, and synced but for its own
@@ -135,7 +144,7 @@ func (s *Images) loadImage(name, path string) (*entry, error) {
 	if err := checkFiles(s.opts.FS, s.opts.FS.PathJoin(path, filesDir), m); err != nil {
 		return nil, err
 	}
-	expires, err := readExpiry(s.opts.FS, path)
+	expires, life, err := readExpiry(s.opts.FS, path)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +153,7 @@ func (s *Images) loadImage(name, path string) (*entry, error) {
 		return nil, err
 	}
 	// A clock that was set back must not keep an image for years.
-	if latest := s.opts.Now().Add(s.opts.Expiry); expires.After(latest) {
+	if latest := s.opts.Now().Add(max(s.opts.Expiry, life)); expires.After(latest) {
 		expires = latest
 	}
 	return &entry{manifest: m, created: info.ModTime(), expires: expires}, nil
@@ -164,10 +173,10 @@ func (s *Images) drop(e *entry) error {
 	return nil
 }
 
-// renew moves the expiry of an image; s.mu is held.
-func (s *Images) renew(e *entry, now time.Time) error {
-	e.expires = now.Add(s.opts.Expiry)
-	if err := writeExpiry(s.opts.FS, s.dir(e.id()), e.expires); err != nil {
+// renew lets an image live for a while from now on; s.mu is held.
+func (s *Images) renew(e *entry, now time.Time, life time.Duration) error {
+	e.expires = now.Add(life)
+	if err := writeExpiry(s.opts.FS, s.dir(e.id()), now, life); err != nil {
 		return fmt.Errorf("snapshot: renew image %s of group %d: %w", e.id(), s.opts.Group, diskError(err))
 	}
 	return nil
@@ -199,6 +208,27 @@ func (i *Image) OpenFile(name string) (File, error) {
 	return i.images.opts.FS.Open(i.images.opts.FS.PathJoin(i.Dir(), name), vfs.SequentialReadsOption)
 }
 
+// Keep lets the image live for life from now on, at most MaxKeep, unless it does
+// longer already. The bounds of number and bytes hold for it as for others. It is
+// durable when Keep returns nil.
+func (i *Image) Keep(life time.Duration) error {
+	s := i.images
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.opts.Now()
+	if life = min(life, MaxKeep); !now.Add(life).After(i.entry.expires) {
+		return nil
+	}
+	return s.renew(i.entry, now, life)
+}
+
+// Info describes the image as it is kept now.
+func (i *Image) Info() ImageInfo {
+	i.images.mu.Lock()
+	defer i.images.mu.Unlock()
+	return i.entry.info()
+}
+
 // Condemn implements OpenedImage: the image goes when the last holder lets go.
 func (i *Image) Condemn(reason error) {
 	s := i.images
@@ -226,7 +256,7 @@ func (i *Image) Release() {
 	if i.entry.doomed {
 		err = s.drop(i.entry)
 	} else if now := s.opts.Now(); i.entry.expires.Sub(now) < s.opts.Expiry/2 {
-		err = s.renew(i.entry, now)
+		err = s.renew(i.entry, now, s.opts.Expiry)
 	}
 	if err != nil {
 		s.opts.Logger.Warn("image not tidied; tried again later", "reason", err)

@@ -2,6 +2,7 @@ package snapshot
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/streamraft/streamraft/internal/durable"
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
 )
 
@@ -107,6 +109,69 @@ func TestImagesRetention(t *testing.T) {
 				t.Error(names, err)
 			}
 		})
+	}
+}
+
+// TestImagesKeep: an image that is told to live longer does, over restarts and
+// uses, until a bound needs its place; the newest stays over the bound of bytes.
+func TestImagesKeep(t *testing.T) {
+	fsys, now := vfs.NewMem(), time.Unix(1000, 0)
+	bound := func(o *ImagesOptions) { o.MaxBytes = 150 }
+	images := testImages(t, fsys, &now, nil)
+	image := makeImage(t, images, fsys, fullAt(10), 100)
+	if err := image.Keep(24 * time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := image.Keep(time.Second); err != nil { // it lives longer already
+		t.Fatal(err)
+	}
+	image.Release()
+	for range 3 {
+		now = now.Add(7 * time.Hour)
+		images = testImages(t, fsys, &now, nil)
+		if got := keptIndexes(images); !slices.Equal(got, []uint64{10}) {
+			t.Fatal(got)
+		}
+		held, err := images.Open(image.Manifest().Image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held.Release()
+	}
+	// A clock that was set back for years must not keep it that long.
+	past := now.Add(-10 * 24 * time.Hour)
+	images = testImages(t, fsys, &past, nil)
+	if got := images.Kept(); len(got) != 1 || got[0].Expires.After(past.Add(24*time.Hour)) {
+		t.Fatal(got)
+	}
+	images = testImages(t, fsys, &now, bound)
+	makeImage(t, images, fsys, fullAt(20), 200).Release()
+	if err := images.Expire(); err != nil {
+		t.Fatal(err)
+	}
+	if got := keptIndexes(images); !slices.Equal(got, []uint64{20}) {
+		t.Fatal(got)
+	}
+	now = now.Add(4 * time.Hour)
+	if err := images.Expire(); err != nil || len(images.Kept()) > 0 {
+		t.Fatal(images.Kept(), err)
+	}
+}
+
+// TestExpiryOfEarlierVersion: version 1 had the time alone.
+func TestExpiryOfEarlierVersion(t *testing.T) {
+	fsys, now := vfs.NewMem(), time.Unix(1000, 0)
+	images := testImages(t, fsys, &now, nil)
+	image := makeImage(t, images, fsys, fullAt(10), 100)
+	image.Release()
+	path := fsys.PathJoin(images.dir(FormatID(image.Manifest().Image)), expiryName)
+	old := durable.Format{Magic: expiryFormat().Magic, Version: 1, Limit: 8}
+	if err := durable.WriteRecord(fsys, path, old, binary.LittleEndian.AppendUint64(nil, uint64(now.Add(time.Second).UnixMilli()))); err != nil {
+		t.Fatal(err)
+	}
+	images = testImages(t, fsys, &now, nil)
+	if got := images.Kept(); len(got) != 1 || !got[0].Expires.Equal(now.Add(time.Second)) {
+		t.Fatal(got)
 	}
 }
 

@@ -1,5 +1,7 @@
 package snapshot
 
+import "time"
+
 // Limits of what comes from a peer or from a disk. Each is checked before memory
 // is taken or a file is made. A sender keeps to them, a receiver refuses what
 // does not.
@@ -34,6 +36,9 @@ const (
 	// MaxWireBytes bounds one message in either direction. The server on which
 	// SnapshotService is registered must send and accept as much.
 	MaxWireBytes = 8 << 20
+
+	// MaxKeep is how long an image may be told to live at most.
+	MaxKeep = 10 * 365 * 24 * time.Hour
 
 	// idBytes is the length of a transfer's and of an image's random id.
 	idBytes = 16

@@ -2239,7 +2239,8 @@ func (x *TransferStage) GetNanoseconds() uint64 {
 type CreateSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Group uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
-	// How long the image is kept at least, in seconds. 0: the node's default.
+	// How long the image is kept, in seconds, unless the bounds of number and bytes
+	// need its place. 0: 24 hours.
 	KeepSeconds   uint64 `protobuf:"varint,2,opt,name=keep_seconds,json=keepSeconds,proto3" json:"keep_seconds,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2370,8 +2371,11 @@ func (*ListSnapshotsRequest) Descriptor() ([]byte, []int) {
 }
 
 type ListSnapshotsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Snapshots     []*Snapshot            `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By group, the newest first.
+	Snapshots []*Snapshot `protobuf:"bytes,1,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
+	// The node that keeps them.
+	Node          string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2411,6 +2415,13 @@ func (x *ListSnapshotsResponse) GetSnapshots() []*Snapshot {
 		return x.Snapshots
 	}
 	return nil
+}
+
+func (x *ListSnapshotsResponse) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
 }
 
 // Snapshot is a kept image.
@@ -2558,7 +2569,10 @@ func (x *Snapshot) GetHolders() uint32 {
 type SaveSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Groups to save; none: all.
-	Groups        []uint64 `protobuf:"varint,1,rep,packed,name=groups,proto3" json:"groups,omitempty"`
+	Groups []uint64 `protobuf:"varint,1,rep,packed,name=groups,proto3" json:"groups,omitempty"`
+	// Save what this node has, though it may lack acknowledged writes: for a
+	// cluster that has no leader any more.
+	Stale         bool `protobuf:"varint,2,opt,name=stale,proto3" json:"stale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2600,9 +2614,16 @@ func (x *SaveSnapshotRequest) GetGroups() []uint64 {
 	return nil
 }
 
+func (x *SaveSnapshotRequest) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
+}
+
 type SaveSnapshotResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The next bytes of the archive.
+	// The next bytes of the archive; none in a message that only tells progress.
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	// Bytes of image files that are in the archive so far, and in all.
 	BytesDone     uint64 `protobuf:"varint,2,opt,name=bytes_done,json=bytesDone,proto3" json:"bytes_done,omitempty"`
@@ -2834,9 +2855,10 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	"\fkeep_seconds\x18\x02 \x01(\x04R\vkeepSeconds\"S\n" +
 	"\x16CreateSnapshotResponse\x129\n" +
 	"\bsnapshot\x18\x01 \x01(\v2\x1d.streamraft.admin.v1.SnapshotR\bsnapshot\"\x16\n" +
-	"\x14ListSnapshotsRequest\"T\n" +
+	"\x14ListSnapshotsRequest\"h\n" +
 	"\x15ListSnapshotsResponse\x12;\n" +
-	"\tsnapshots\x18\x01 \x03(\v2\x1d.streamraft.admin.v1.SnapshotR\tsnapshots\"\xfe\x02\n" +
+	"\tsnapshots\x18\x01 \x03(\v2\x1d.streamraft.admin.v1.SnapshotR\tsnapshots\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\"\xfe\x02\n" +
 	"\bSnapshot\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\fR\x05image\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\x04R\x05group\x120\n" +
@@ -2852,9 +2874,10 @@ const file_streamraft_admin_v1_admin_proto_rawDesc = "" +
 	" \x01(\rR\x05files\x12&\n" +
 	"\x0fcreated_unix_ms\x18\v \x01(\x03R\rcreatedUnixMs\x12&\n" +
 	"\x0fexpires_unix_ms\x18\f \x01(\x03R\rexpiresUnixMs\x12\x18\n" +
-	"\aholders\x18\r \x01(\rR\aholders\"-\n" +
+	"\aholders\x18\r \x01(\rR\aholders\"C\n" +
 	"\x13SaveSnapshotRequest\x12\x16\n" +
-	"\x06groups\x18\x01 \x03(\x04R\x06groups\"j\n" +
+	"\x06groups\x18\x01 \x03(\x04R\x06groups\x12\x14\n" +
+	"\x05stale\x18\x02 \x01(\bR\x05stale\"j\n" +
 	"\x14SaveSnapshotResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12\x1d\n" +
 	"\n" +

@@ -2903,7 +2903,13 @@ type ArchiveHeader struct {
 	HistoryEpoch  uint64                 `protobuf:"varint,2,opt,name=history_epoch,json=historyEpoch,proto3" json:"history_epoch,omitempty"`
 	CreatedUnixMs int64                  `protobuf:"varint,3,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
 	// Release that wrote it, for people.
-	Release       string `protobuf:"bytes,4,opt,name=release,proto3" json:"release,omitempty"`
+	Release string `protobuf:"bytes,4,opt,name=release,proto3" json:"release,omitempty"`
+	// All groups of the cluster: an archive that lacks one cannot be restored.
+	Groups []uint64 `protobuf:"varint,5,rep,packed,name=groups,proto3" json:"groups,omitempty"`
+	// The node whose replicas it holds.
+	Node string `protobuf:"bytes,6,opt,name=node,proto3" json:"node,omitempty"`
+	// Its state was not confirmed by a majority: acknowledged writes may be missing.
+	Stale         bool `protobuf:"varint,7,opt,name=stale,proto3" json:"stale,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2964,6 +2970,27 @@ func (x *ArchiveHeader) GetRelease() string {
 		return x.Release
 	}
 	return ""
+}
+
+func (x *ArchiveHeader) GetGroups() []uint64 {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *ArchiveHeader) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *ArchiveHeader) GetStale() bool {
+	if x != nil {
+		return x.Stale
+	}
+	return false
 }
 
 // ArchiveIndex is the last record of an archive: what is where.
@@ -3292,13 +3319,16 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\vStagedReady\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\fR\x05image\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x12\n" +
-	"\x04term\x18\x03 \x01(\x04R\x04term\"\x95\x01\n" +
+	"\x04term\x18\x03 \x01(\x04R\x04term\"\xd7\x01\n" +
 	"\rArchiveHeader\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\fR\tclusterId\x12#\n" +
 	"\rhistory_epoch\x18\x02 \x01(\x04R\fhistoryEpoch\x12&\n" +
 	"\x0fcreated_unix_ms\x18\x03 \x01(\x03R\rcreatedUnixMs\x12\x18\n" +
-	"\arelease\x18\x04 \x01(\tR\arelease\"N\n" +
+	"\arelease\x18\x04 \x01(\tR\arelease\x12\x16\n" +
+	"\x06groups\x18\x05 \x03(\x04R\x06groups\x12\x12\n" +
+	"\x04node\x18\x06 \x01(\tR\x04node\x12\x14\n" +
+	"\x05stale\x18\a \x01(\bR\x05stale\"N\n" +
 	"\fArchiveIndex\x12>\n" +
 	"\aentries\x18\x01 \x03(\v2$.streamraft.snapshot.v1.ArchiveEntryR\aentries\"h\n" +
 	"\fArchiveEntry\x12\x14\n" +
