@@ -28,6 +28,11 @@ type SnapshotOptions struct {
 	Counters *snapshot.Counters
 	// ImageExpiry is how long an image lives after its last use. 0: 10 minutes.
 	ImageExpiry time.Duration
+	// MaxImages and MaxImageBytes bound the images that a group keeps, in number
+	// and in bytes of their files; the oldest that no transfer holds go first. The
+	// newest stays until its expiry. 0: 8, and no bound of bytes.
+	MaxImages     int
+	MaxImageBytes uint64
 }
 
 func (d directory) images(group uint64) string { return d.fs.PathJoin(d.group(group), "images") }
@@ -48,7 +53,7 @@ func (g *Group) openImages() error {
 	g.images, err = snapshot.OpenImages(snapshot.ImagesOptions{
 		FS: g.node.opts.FS, Dir: g.node.dir.images(g.id),
 		ClusterID: g.node.identity.node.GetClusterId(), HistoryEpoch: g.node.identity.node.GetHistoryEpoch(), Group: g.id,
-		Expiry: o.ImageExpiry, Now: g.node.opts.Clock.Now, Counters: o.Counters, Logger: g.log,
+		Expiry: o.ImageExpiry, MaxImages: o.MaxImages, MaxBytes: o.MaxImageBytes, Now: g.node.opts.Clock.Now, Counters: o.Counters, Logger: g.log,
 	})
 	if err != nil {
 		return fmt.Errorf("raftnode: group %d: %w", g.id, err)

@@ -63,6 +63,12 @@ type Config struct {
 	// MaxInflightBytes bounds the writes of all clients that wait for their
 	// outcome.
 	MaxInflightBytes Size
+	// SnapshotKeep and SnapshotKeepBytes bound the images that a group keeps; a
+	// SnapshotKeepBytes below zero is "off". SnapshotExpiry is how long one lives
+	// after its last use.
+	SnapshotKeep      int
+	SnapshotKeepBytes Size
+	SnapshotExpiry    time.Duration
 	// LogLevel is debug, info, warn or error; LogFormat text or json.
 	LogLevel, LogFormat string
 	// ShutdownTimeout bounds a graceful stop.
@@ -296,6 +302,15 @@ func (v *validation) sizes() {
 	}
 	if c.JournalBytes != 0 && (c.JournalBytes < 64<<10 || c.JournalBytes > 1<<40) {
 		v.bad("journal_bytes", "must be auto or 64KiB to 1TiB")
+	}
+	if c.SnapshotKeep < 1 || c.SnapshotKeep > 1000 {
+		v.bad("snapshot_keep", "must be 1 to 1000")
+	}
+	if c.SnapshotKeepBytes == 0 {
+		v.bad("snapshot_keep_bytes", "must be above 0, or off")
+	}
+	if c.SnapshotExpiry < time.Second || c.SnapshotExpiry > 365*24*time.Hour {
+		v.bad("snapshot_expiry", "must be 1s to 8760h")
 	}
 	if c.MaxConnections < 4 || c.MaxConnections > 1_000_000 {
 		v.bad("max_connections", "must be 4 to 1000000")

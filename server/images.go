@@ -20,7 +20,10 @@ func (s *Server) newImages() (err error) {
 }
 
 func (s *Server) snapshotOptions() *raftnode.SnapshotOptions {
-	return &raftnode.SnapshotOptions{Receiver: s.receiver, Counters: s.imageCounters}
+	return &raftnode.SnapshotOptions{
+		Receiver: s.receiver, Counters: s.imageCounters, ImageExpiry: s.config.SnapshotExpiry,
+		MaxImages: s.config.SnapshotKeep, MaxImageBytes: uint64(max(s.config.SnapshotKeepBytes, 0)),
+	}
 }
 
 // imageProvider serves images once the node is open.

@@ -33,6 +33,8 @@ type Server struct {
 	receiver               *snapshot.Receiver
 	source                 *snapshot.Source
 	imageCounters          *snapshot.Counters
+	imageUsers             imageUsers
+	saving                 atomic.Bool // an archive is being made
 	shared                 *kv.Shared
 	grpc                   *grpc.Server
 	health                 *health.Server
@@ -267,6 +269,7 @@ func (s *Server) stop(ctx context.Context) error {
 	if s.health != nil {
 		s.health.Shutdown() // clients that watch it go elsewhere
 	}
+	s.imageUsers.end() // they hold images of groups that close now
 	if s.source != nil {
 		errs = append(errs, s.source.Close()) // receivers go on elsewhere, or later
 	}
