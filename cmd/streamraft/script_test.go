@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/streamraft/streamraft/client/clienttest"
 	kvv1 "github.com/streamraft/streamraft/proto/streamraft/kv/v1"
+	"github.com/streamraft/streamraft/server"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +46,7 @@ func (l leakChecked) Run() int {
 //	cluster has KEY VALUE    wants a record
 //	cluster lacks KEY        wants no record
 //	cluster answer REASON    answers all writes with a failure; "ok": none
+//	node ...                 runs a real node; see scriptNodes
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -54,11 +57,14 @@ func TestScripts(t *testing.T) {
 			}
 			env.Defer(cluster.Close)
 			env.Values["cluster"] = cluster
+			nodes := &scriptNodes{listeners: map[string]net.Listener{}, running: map[string]*server.Server{}}
+			env.Defer(nodes.close)
+			env.Values["nodes"] = nodes
 			env.Setenv("STREAMRAFT_ENDPOINTS", strings.Join(cluster.Addresses(), ","))
 			env.Setenv("N0", cluster.Addresses()[0])
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": scriptExits, "cluster": scriptCluster},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": scriptExits, "cluster": scriptCluster, "node": scriptNode},
 	})
 }
 
