@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -25,6 +26,10 @@ type appender struct {
 	stopped bool
 	idle    bool // nothing was put since the last look of prove
 	proving bool // the end of the log shall be proven
+
+	// since is when the batch that is written now was begun, by the node's age;
+	// negative: none is.
+	since atomic.Int64
 }
 
 // appendRequest is one MsgStorageAppend, or a cut of the log.
@@ -45,7 +50,9 @@ type appendRequest struct {
 }
 
 func newAppender(n *Node) *appender {
-	return &appender{node: n, wake: make(chan struct{}, 1)}
+	a := &appender{node: n, wake: make(chan struct{}, 1)}
+	a.since.Store(-1)
+	return a
 }
 
 func (a *appender) put(r appendRequest) {
@@ -140,6 +147,8 @@ func (n *Node) setLogWaits(on bool) {
 // Where a new segment finds no space, nothing was written and it tries again
 // until there is some: nothing is acknowledged meanwhile.
 func (a *appender) write(updates []raftlog.Update, sync bool) error {
+	a.since.Store(int64(a.node.age()))
+	defer a.since.Store(-1)
 	for {
 		err := a.node.logStore.Append(updates, sync)
 		switch {

@@ -346,6 +346,7 @@ func (a *applier) flush() error {
 		for i := range own {
 			own[i].Revision = a.entries[o.first+i].Revision()
 		}
+		g.node.opts.Listener.Committed(g.id, g.node.age()-o.entry.taken)
 		g.finish(o.entry, own, nil)
 	}
 	for _, lost := range g.pending.takeOverwritten(last.Index, last.Term) {

@@ -15,6 +15,10 @@ type EventListener struct {
 	Applied func(group, index uint64)
 	// LogCut: entries up to an index were cut from the log.
 	LogCut func(group, index uint64)
+	// Committed: an entry that this replica proposed as leader is applied; took is
+	// the time since the oldest of its commands was taken. It is what those who
+	// propose wait for, and is called before they are answered.
+	Committed func(group uint64, took time.Duration)
 	// LogSynced: one batch of the log is durable.
 	LogSynced func(duration time.Duration, bytes int)
 	// Founded: the node became part of a new cluster.
@@ -55,6 +59,7 @@ func Tee(a, b EventListener) EventListener {
 		MembershipApplied: tee1(a.MembershipApplied, b.MembershipApplied),
 		Applied:           tee2(a.Applied, b.Applied),
 		LogCut:            tee2(a.LogCut, b.LogCut),
+		Committed:         tee2(a.Committed, b.Committed),
 		LogSynced:         tee2(a.LogSynced, b.LogSynced),
 		Founded:           tee1(a.Founded, b.Founded),
 		Removed:           tee1(a.Removed, b.Removed),
@@ -91,6 +96,7 @@ func (l *EventListener) ensureDefaults() {
 		MembershipApplied: func(MembershipInfo) {},
 		Applied:           func(uint64, uint64) {},
 		LogCut:            func(uint64, uint64) {},
+		Committed:         func(uint64, time.Duration) {},
 		LogSynced:         func(time.Duration, int) {},
 		Founded:           func(string) {},
 		Removed:           func(string) {},

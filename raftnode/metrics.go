@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/tracker"
@@ -14,8 +15,12 @@ import (
 
 // Metrics are the counters of a node since Open.
 type Metrics struct {
-	Log    raftlog.Metrics
-	Groups []GroupMetrics
+	Log raftlog.Metrics
+	// LogWriting is how long the batch of the log that is written and synced now
+	// has taken so far; 0: none is. It shows a disk that hangs, of which no sync
+	// tells.
+	LogWriting time.Duration
+	Groups     []GroupMetrics
 }
 
 // GroupMetrics are the counters of one replica since Open.
@@ -42,9 +47,22 @@ type groupMetrics struct {
 	entries, commands, applied, overloaded, readRounds, stepErrors, installs atomic.Uint64
 }
 
+// LogWriting is the figure of that name of Metrics alone: it allocates nothing
+// and may be asked often.
+func (n *Node) LogWriting() time.Duration {
+	since := n.appender.since.Load()
+	if since < 0 {
+		return 0
+	}
+	return max(n.age()-time.Duration(since), 0)
+}
+
+// age is the time since the node was opened, by the monotonic clock.
+func (n *Node) age() time.Duration { return time.Since(n.opened) }
+
 // Metrics returns the counters of the node, also after it failed.
 func (n *Node) Metrics() Metrics {
-	m := Metrics{Log: n.logStore.Metrics()}
+	m := Metrics{Log: n.logStore.Metrics(), LogWriting: n.LogWriting()}
 	for _, g := range n.ordered {
 		g.mailbox.mu.Lock()
 		dropped := g.mailbox.dropped

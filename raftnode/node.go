@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -57,6 +58,8 @@ type Node struct {
 	closeOnce sync.Once
 	closeErr  error
 
+	// opened is when Open was called; see age.
+	opened time.Time
 	// removed tells that no replica of this node is a member any more.
 	removed atomic.Bool
 
@@ -83,7 +86,7 @@ func Open(ctx context.Context, o Options) (*Node, error) {
 	n := &Node{
 		opts: o, log: o.Logger.With("node", o.Node), dir: directory{o.FS, o.Dir},
 		transport: o.Transport, protocolVersion: transport.ProtocolVersion,
-		stop: make(chan struct{}), failedCh: make(chan struct{}), peers: make(map[string]string),
+		stop: make(chan struct{}), failedCh: make(chan struct{}), peers: make(map[string]string), opened: time.Now(),
 	}
 	n.appender = newAppender(n)
 	if err := n.open(ctx); err != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A proposal is one command on its way to a Result.
@@ -17,6 +18,9 @@ type proposal struct {
 	// state keeps a cancelled proposal out of the log: whoever moves it away
 	// from queued first decides.
 	state atomic.Int32
+	// taken is when it was taken, by the node's age: a time.Time would cost more
+	// memory than the rest.
+	taken time.Duration
 }
 
 // proposalOverhead is what a proposal counts for beside its command: else empty
@@ -38,6 +42,7 @@ type proposedEntry struct {
 	sequence  uint64
 	proposals []*proposal
 	bytes     int64
+	taken     time.Duration // of the oldest
 	// index and term are known once raft appended the entry to its log.
 	index uint64
 	term  uint64
@@ -183,7 +188,7 @@ func (g *Group) submit(command []byte, done func(Result, error)) (*proposal, err
 	if g.node.noSpace() {
 		return nil, fmt.Errorf("%w: node %s keeps %d bytes free; free some space and it goes on", ErrNoSpace, g.node.opts.Node, g.node.opts.DiskReserveBytes)
 	}
-	p := &proposal{command: command, done: done}
+	p := &proposal{command: command, done: done, taken: g.node.age()}
 	if !g.pending.admit(p.cost(), g.node.opts.MaxPendingBytes) {
 		g.metrics.overloaded.Add(1)
 		return nil, fmt.Errorf("%w: group %d has %d bytes waiting", ErrOverloaded, g.id, g.node.opts.MaxPendingBytes)

@@ -69,7 +69,9 @@ func (g *Group) proposeEntry(batch []*proposal, size int) bool {
 	e := &proposedEntry{sequence: g.sequence, proposals: make([]*proposal, 0, len(batch))}
 	for _, p := range batch {
 		if p.state.CompareAndSwap(proposalQueued, proposalPacked) {
-			e.proposals = append(e.proposals, p)
+			if e.proposals = append(e.proposals, p); len(e.proposals) == 1 {
+				e.taken = p.taken // the queue is in order
+			}
 			e.bytes += p.cost()
 		} else {
 			g.pending.release(1, p.cost())
