@@ -44,6 +44,7 @@ type digests struct {
 	// applied index passes while someone waits.
 	changed chan struct{}
 	waiters int
+	report  func(index uint64, digest []byte)
 	// upTo is the index up to which every digest was handed over to take.
 	upTo   uint64
 	worker sync.WaitGroup
@@ -139,6 +140,9 @@ func (d *digests) work() {
 			}
 			d.done = append(d.done, result)
 			d.s.counters.digests.Add(1)
+			if d.report != nil {
+				d.report(result.Index, binary.BigEndian.AppendUint64(nil, result.Hash))
+			}
 		}
 		d.current = 0
 		d.broadcast()

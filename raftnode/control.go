@@ -50,6 +50,12 @@ func (g *Group) receiveControl(m *raftpb.Message) {
 		g.offers.reported(m.GetFrom(), v.Status)
 	case *snapshotv1.Control_NeedImage:
 		g.offers.needed(m.GetFrom(), v.NeedImage)
+	case *snapshotv1.Control_DigestReport:
+		g.digestReported(m.GetFrom(), v.DigestReport)
+	case *snapshotv1.Control_DigestVerdict:
+		if m.GetTerm() == g.raw.BasicStatus().HardState.GetTerm() && m.GetFrom() == g.raw.BasicStatus().Lead {
+			g.digestJudged(v.DigestVerdict)
+		}
 	}
 }
 

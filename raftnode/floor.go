@@ -52,8 +52,8 @@ func (g *Group) noteSilence(ticks int) {
 		clear(g.silent)
 		return
 	}
-	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
-		if pr.RecentActive {
+	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, _ tracker.Progress) {
+		if at, heard := g.heardAt[id]; heard && g.ticks-at <= ticks {
 			g.silent[id] = 0
 		} else {
 			g.silent[id] += ticks

@@ -60,6 +60,8 @@ type Group struct {
 	// images and inboxes are nil where no images travel.
 	images  *snapshot.Images
 	inboxes *snapshot.Inboxes
+	// provided is what is remembered of images that were served.
+	provided provided
 	// transfers are those of this replica's images.
 	transfers transferBook
 	// raftApplied is the index raft knows to be applied.
@@ -101,6 +103,7 @@ type Group struct {
 	reopening  bool
 	generation int
 	damage     error
+	digests    digestRounds
 	silent     map[uint64]int // as leader: ticks since a member answered
 	idleTicks  int            // since the last refresh of the status
 	askTicks   int            // since a quarantined replica asked for an image

@@ -72,6 +72,15 @@ func (g *Group) openMachine() (*openedMachine, error) {
 			})
 		})
 	}
+	if r, ok := machine.(interface{ ReportDigests(func(uint64, []byte)) }); ok {
+		r.ReportDigests(func(index uint64, digest []byte) {
+			_ = g.mailbox.putCall(func() {
+				if g.machine.Load() == ref && !g.quarantined() {
+					g.digestTaken(index, digest)
+				}
+			})
+		})
+	}
 	reason, err := g.quarantineReason()
 	if err != nil {
 		return nil, err

@@ -71,6 +71,7 @@ func (n *Node) expireImages() {
 		if g.images == nil {
 			continue
 		}
+		g.expirePins(n.opts.Clock.Now())
 		if err := g.images.Expire(); err != nil {
 			g.log.Warn("kept images that have expired cannot be removed; trying again later", "error", err)
 		}
@@ -167,7 +168,12 @@ func (n *Node) Provide(ctx context.Context, req *snapshotv1.Open, _ func(done, t
 	if err != nil {
 		return nil, choice, err
 	}
-	return image, choice, nil
+	held, err := g.holdProvided(req, image, choice)
+	if err != nil {
+		image.Release()
+		return nil, choice, err
+	}
+	return held, choice, nil
 }
 
 // maxFlushes is how often a capture flushes a state that is too old.

@@ -97,7 +97,7 @@ func (g *Group) transferTarget(node string) (uint64, error) {
 func (g *Group) bestFollower(except ...uint64) uint64 {
 	best, match := uint64(raft.None), uint64(0)
 	g.raw.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
-		if id != g.raftID && !slices.Contains(except, id) && typ == raft.ProgressTypePeer && g.answers(id) && (best == raft.None || pr.Match > match) {
+		if id != g.raftID && !slices.Contains(except, id) && typ == raft.ProgressTypePeer && g.answers(id) && g.offers.byReplica[id] == nil && (best == raft.None || pr.Match > match) {
 			best, match = id, pr.Match
 		}
 	})

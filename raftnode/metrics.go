@@ -39,12 +39,15 @@ type GroupMetrics struct {
 	StepErrors uint64
 	// Installs are images that were installed here.
 	Installs uint64
+	// DigestMismatches are digests of this replica's state that most voters had
+	// otherwise; DigestAlarms, at a leader, rounds in which no majority agreed.
+	DigestMismatches, DigestAlarms uint64
 	// InboxDropped are messages dropped because the inbox was full.
 	InboxDropped uint64
 }
 
 type groupMetrics struct {
-	entries, commands, applied, overloaded, readRounds, stepErrors, installs atomic.Uint64
+	entries, commands, applied, overloaded, readRounds, stepErrors, installs, digestMismatches, digestAlarms atomic.Uint64
 }
 
 // LogWriting is the figure of that name of Metrics alone: it allocates nothing
@@ -72,6 +75,7 @@ func (n *Node) Metrics() Metrics {
 			Applied: g.metrics.applied.Load(), Overloaded: g.metrics.overloaded.Load(),
 			ReadRounds: g.metrics.readRounds.Load(), StepErrors: g.metrics.stepErrors.Load(),
 			InboxDropped: dropped, Installs: g.metrics.installs.Load(),
+			DigestMismatches: g.metrics.digestMismatches.Load(), DigestAlarms: g.metrics.digestAlarms.Load(),
 		})
 	}
 	return m

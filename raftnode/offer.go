@@ -1,6 +1,7 @@
 package raftnode
 
 import (
+	"slices"
 	"time"
 
 	"go.etcd.io/raft/v3"
@@ -79,7 +80,7 @@ func (o *offers) send(replica uint64, f *offer) {
 		Transfer: f.transfer, ClusterId: g.members.Load().GetClusterId(), HistoryEpoch: g.members.Load().GetHistoryEpoch(),
 		Group: g.id, Leader: g.raftID, LeaderTerm: g.raw.BasicStatus().HardState.GetTerm(),
 		MinIndex: max(o.minIndex(replica), f.min), LogFirst: g.logs.FirstIndex(),
-		Sources: o.sources(replica), Replica: replica, Class: snapshotv1.Class_CLASS_NORMAL,
+		Sources: o.sources(replica), Replica: replica, Class: o.class(replica),
 	}}})
 }
 
@@ -96,6 +97,22 @@ func (o *offers) minIndex(replica uint64) uint64 {
 	return index
 }
 
+// class tells how much hangs on a replica: without a voter that is missing, the
+// loss of one more may be the loss of the quorum.
+func (o *offers) class(replica uint64) snapshotv1.Class {
+	voters := o.g.members.Load().GetVoters()
+	answering := 0
+	for _, voter := range voters {
+		if voter != replica && o.g.answers(voter) {
+			answering++
+		}
+	}
+	if slices.Contains(voters, replica) && answering <= len(voters)/2+1 {
+		return snapshotv1.Class_CLASS_MISSING_VOTER
+	}
+	return snapshotv1.Class_CLASS_NORMAL
+}
+
 // sources lists who can serve the image: fresh followers first, since a
 // follower's image costs the leader nothing and survives its death.
 func (o *offers) sources(replica uint64) []*snapshotv1.OfferSource {
@@ -110,7 +127,7 @@ func (o *offers) sources(replica uint64) []*snapshotv1.OfferSource {
 	}
 	first := g.logs.FirstIndex()
 	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
-		if id != g.raftID && id != replica && pr.RecentActive && pr.State == tracker.StateReplicate && pr.Match >= first {
+		if id != g.raftID && id != replica && g.answers(id) && o.byReplica[id] == nil && pr.State == tracker.StateReplicate && pr.Match >= first {
 			add(id, pr.Match)
 		}
 	})

@@ -253,3 +253,57 @@ func write(t *testing.T, path string, data []byte) {
 		t.Fatal(err)
 	}
 }
+
+// TestDigests: a replica whose digest is not that of the majority is quarantined
+// and healed; where there is no majority it is only told.
+func TestDigests(t *testing.T) {
+	l := newImageLoad(t)
+	l.put(20)
+	l.level()
+	sick := l.c.other(l.c.leader(raftnode.FirstDataGroup))
+	alarms := func() (n uint64) {
+		for _, m := range l.c.members {
+			n += m.node.Metrics().Groups[1].DigestAlarms
+		}
+		return n
+	}
+	// Reports may be lost, as to a leader that changes, so each round has another
+	// index until one is judged.
+	index := uint64(100)
+	eventually(t, "no majority is told", func() bool {
+		index++
+		for i, m := range l.c.members {
+			l.machine(m).report(index, []byte{byte(i)})
+		}
+		return alarms() > 0
+	})
+	for _, m := range l.c.members {
+		if s := l.group(m).Status(); s.Quarantined != "" {
+			t.Errorf("%s is quarantined without a majority: %s", m.name, s.Quarantined)
+		}
+	}
+	l.c.hold.Store(true)
+	eventually(t, "the minority is quarantined", func() bool {
+		index++
+		for _, m := range l.c.members {
+			digest := []byte{1}
+			if m == sick {
+				digest = []byte{2}
+			}
+			l.machine(m).report(index, digest)
+		}
+		return l.group(sick).Status().Quarantined != ""
+	})
+	for _, m := range l.c.members {
+		if s := l.group(m).Status(); (s.Quarantined != "") != (m == sick) {
+			t.Errorf("%s: quarantined %q", m.name, s.Quarantined)
+		}
+	}
+	if n := sick.node.Metrics().Groups[1].DigestMismatches; n == 0 {
+		t.Error("no mismatch was counted")
+	}
+	l.c.hold.Store(false)
+	eventually(t, "it got an image", func() bool { return l.group(sick).Status().Quarantined == "" })
+	l.put(5)
+	l.level()
+}

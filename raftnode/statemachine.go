@@ -7,7 +7,9 @@ package raftnode
 //
 // # Goroutines
 //
-// Open is called once, before anything else. Apply is called by one goroutine
+// A replica that is opened anew in place gets another state machine from
+// Options.NewStateMachine; what follows is about one. Open is called once, before
+// anything else. Apply is called by one goroutine
 // at a time, the group's apply goroutine. DurableApplied and Flush are called
 // by other goroutines and may run beside Apply and each other. Close is called
 // once, after the last Apply; a Flush that still runs must end soon after. Reads
@@ -28,6 +30,12 @@ package raftnode
 // votes nor applies again until the node is opened anew. Refusals that belong
 // to the application (a failed compare, an unknown session) are Results, not
 // errors.
+//
+// A state machine with a method ReportDigests(func(index uint64, digest []byte))
+// is given a function before Open, to be called with the digest, at most 64
+// bytes, that it took of its state at an index; it may be called from any
+// goroutine and returns at once. Replicas that took digests of the same index
+// compare them, and one that differs from most voters is quarantined.
 //
 // A state machine that also implements snapshot.Capturer and snapshot.Stager can
 // be sent to replicas that the log no longer reaches; the log of one that does

@@ -93,6 +93,9 @@ func groupCounters() []figure[raftnode.GroupMetrics] {
 		{family{"streamraft_group_overloaded_total", "counter", labels, "Proposals refused because too many bytes waited."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.Overloaded) }},
 		{family{"streamraft_group_read_rounds_total", "counter", labels, "Rounds of heartbeats for linearizable reads; reads share them."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.ReadRounds) }},
 		{family{"streamraft_group_step_errors_total", "counter", labels, "Messages that raft did not take."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.StepErrors) }},
+		{family{"streamraft_group_installs_total", "counter", labels, "Images installed on this replica."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.Installs) }},
+		{family{"streamraft_group_digest_mismatches_total", "counter", labels, "Digests of this replica's state that most voters had otherwise; each leads to quarantine."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.DigestMismatches) }},
+		{family{"streamraft_group_digest_alarms_total", "counter", labels, "Rounds of digests without a majority, seen by the leader: nobody can tell which state is right."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.DigestAlarms) }},
 		{family{"streamraft_group_inbox_dropped_total", "counter", labels, "Messages dropped because the group's inbox was full."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.InboxDropped) }},
 	}
 }

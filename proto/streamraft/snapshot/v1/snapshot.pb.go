@@ -438,7 +438,7 @@ func (x OfferReply_Answer) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use OfferReply_Answer.Descriptor instead.
 func (OfferReply_Answer) EnumDescriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18, 0}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20, 0}
 }
 
 // Manifest describes an image. It is immutable, and named by (group, index,
@@ -1820,6 +1820,8 @@ type Control struct {
 	//	*Control_OfferReply
 	//	*Control_Status
 	//	*Control_NeedImage
+	//	*Control_DigestReport
+	//	*Control_DigestVerdict
 	Message       isControl_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1898,6 +1900,24 @@ func (x *Control) GetNeedImage() *NeedImage {
 	return nil
 }
 
+func (x *Control) GetDigestReport() *DigestReport {
+	if x != nil {
+		if x, ok := x.Message.(*Control_DigestReport); ok {
+			return x.DigestReport
+		}
+	}
+	return nil
+}
+
+func (x *Control) GetDigestVerdict() *DigestVerdict {
+	if x != nil {
+		if x, ok := x.Message.(*Control_DigestVerdict); ok {
+			return x.DigestVerdict
+		}
+	}
+	return nil
+}
+
 type isControl_Message interface {
 	isControl_Message()
 }
@@ -1918,6 +1938,14 @@ type Control_NeedImage struct {
 	NeedImage *NeedImage `protobuf:"bytes,4,opt,name=need_image,json=needImage,proto3,oneof"`
 }
 
+type Control_DigestReport struct {
+	DigestReport *DigestReport `protobuf:"bytes,5,opt,name=digest_report,json=digestReport,proto3,oneof"`
+}
+
+type Control_DigestVerdict struct {
+	DigestVerdict *DigestVerdict `protobuf:"bytes,6,opt,name=digest_verdict,json=digestVerdict,proto3,oneof"`
+}
+
 func (*Control_Offer) isControl_Message() {}
 
 func (*Control_OfferReply) isControl_Message() {}
@@ -1925,6 +1953,141 @@ func (*Control_OfferReply) isControl_Message() {}
 func (*Control_Status) isControl_Message() {}
 
 func (*Control_NeedImage) isControl_Message() {}
+
+func (*Control_DigestReport) isControl_Message() {}
+
+func (*Control_DigestVerdict) isControl_Message() {}
+
+// DigestReport tells the leader the digest of a replica's state at an index.
+type DigestReport struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	Replica       uint64                 `protobuf:"varint,2,opt,name=replica,proto3" json:"replica,omitempty"`
+	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Digest        []byte                 `protobuf:"bytes,4,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestReport) Reset() {
+	*x = DigestReport{}
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestReport) ProtoMessage() {}
+
+func (x *DigestReport) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestReport.ProtoReflect.Descriptor instead.
+func (*DigestReport) Descriptor() ([]byte, []int) {
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DigestReport) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *DigestReport) GetReplica() uint64 {
+	if x != nil {
+		return x.Replica
+	}
+	return 0
+}
+
+func (x *DigestReport) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *DigestReport) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+// DigestVerdict tells a replica the digest that most voters have at an index. A
+// replica that has another one there is quarantined.
+type DigestVerdict struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint64                 `protobuf:"varint,1,opt,name=group,proto3" json:"group,omitempty"`
+	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Digest        []byte                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestVerdict) Reset() {
+	*x = DigestVerdict{}
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestVerdict) ProtoMessage() {}
+
+func (x *DigestVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestVerdict.ProtoReflect.Descriptor instead.
+func (*DigestVerdict) Descriptor() ([]byte, []int) {
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DigestVerdict) GetGroup() uint64 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *DigestVerdict) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *DigestVerdict) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
 
 // Offer tells a replica that the log no longer reaches it, and where to get an
 // image.
@@ -1950,7 +2113,7 @@ type Offer struct {
 
 func (x *Offer) Reset() {
 	*x = Offer{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2125,7 @@ func (x *Offer) String() string {
 func (*Offer) ProtoMessage() {}
 
 func (x *Offer) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[16]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2138,7 @@ func (x *Offer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Offer.ProtoReflect.Descriptor instead.
 func (*Offer) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Offer) GetTransfer() []byte {
@@ -2069,7 +2232,7 @@ type OfferSource struct {
 
 func (x *OfferSource) Reset() {
 	*x = OfferSource{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2081,7 +2244,7 @@ func (x *OfferSource) String() string {
 func (*OfferSource) ProtoMessage() {}
 
 func (x *OfferSource) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[17]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2094,7 +2257,7 @@ func (x *OfferSource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferSource.ProtoReflect.Descriptor instead.
 func (*OfferSource) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OfferSource) GetNode() string {
@@ -2144,7 +2307,7 @@ type OfferReply struct {
 
 func (x *OfferReply) Reset() {
 	*x = OfferReply{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2156,7 +2319,7 @@ func (x *OfferReply) String() string {
 func (*OfferReply) ProtoMessage() {}
 
 func (x *OfferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[18]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2169,7 +2332,7 @@ func (x *OfferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OfferReply.ProtoReflect.Descriptor instead.
 func (*OfferReply) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *OfferReply) GetTransfer() []byte {
@@ -2262,7 +2425,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2274,7 +2437,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[19]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2287,7 +2450,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Status) GetTransfer() []byte {
@@ -2408,7 +2571,7 @@ type NeedImage struct {
 
 func (x *NeedImage) Reset() {
 	*x = NeedImage{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2420,7 +2583,7 @@ func (x *NeedImage) String() string {
 func (*NeedImage) ProtoMessage() {}
 
 func (x *NeedImage) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[20]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2433,7 +2596,7 @@ func (x *NeedImage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NeedImage.ProtoReflect.Descriptor instead.
 func (*NeedImage) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NeedImage) GetGroup() uint64 {
@@ -2481,7 +2644,7 @@ type StagedRecord struct {
 
 func (x *StagedRecord) Reset() {
 	*x = StagedRecord{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[21]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2493,7 +2656,7 @@ func (x *StagedRecord) String() string {
 func (*StagedRecord) ProtoMessage() {}
 
 func (x *StagedRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[21]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2506,7 +2669,7 @@ func (x *StagedRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedRecord.ProtoReflect.Descriptor instead.
 func (*StagedRecord) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StagedRecord) GetRecord() isStagedRecord_Record {
@@ -2608,7 +2771,7 @@ type StagedManifest struct {
 
 func (x *StagedManifest) Reset() {
 	*x = StagedManifest{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[22]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2783,7 @@ func (x *StagedManifest) String() string {
 func (*StagedManifest) ProtoMessage() {}
 
 func (x *StagedManifest) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[22]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2796,7 @@ func (x *StagedManifest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedManifest.ProtoReflect.Descriptor instead.
 func (*StagedManifest) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StagedManifest) GetTransfer() []byte {
@@ -2671,7 +2834,7 @@ type StagedFile struct {
 
 func (x *StagedFile) Reset() {
 	*x = StagedFile{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[23]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2683,7 +2846,7 @@ func (x *StagedFile) String() string {
 func (*StagedFile) ProtoMessage() {}
 
 func (x *StagedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[23]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2696,7 +2859,7 @@ func (x *StagedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedFile.ProtoReflect.Descriptor instead.
 func (*StagedFile) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{23}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StagedFile) GetFile() uint32 {
@@ -2739,7 +2902,7 @@ type StagedProgress struct {
 
 func (x *StagedProgress) Reset() {
 	*x = StagedProgress{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[24]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +2914,7 @@ func (x *StagedProgress) String() string {
 func (*StagedProgress) ProtoMessage() {}
 
 func (x *StagedProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[24]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +2927,7 @@ func (x *StagedProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedProgress.ProtoReflect.Descriptor instead.
 func (*StagedProgress) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{24}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StagedProgress) GetFile() uint32 {
@@ -2799,7 +2962,7 @@ type StagedAttempt struct {
 
 func (x *StagedAttempt) Reset() {
 	*x = StagedAttempt{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[25]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2974,7 @@ func (x *StagedAttempt) String() string {
 func (*StagedAttempt) ProtoMessage() {}
 
 func (x *StagedAttempt) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[25]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2987,7 @@ func (x *StagedAttempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedAttempt.ProtoReflect.Descriptor instead.
 func (*StagedAttempt) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{25}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StagedAttempt) GetAttempt() uint64 {
@@ -2846,7 +3009,7 @@ type StagedReady struct {
 
 func (x *StagedReady) Reset() {
 	*x = StagedReady{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[26]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2858,7 +3021,7 @@ func (x *StagedReady) String() string {
 func (*StagedReady) ProtoMessage() {}
 
 func (x *StagedReady) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[26]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2871,7 +3034,7 @@ func (x *StagedReady) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedReady.ProtoReflect.Descriptor instead.
 func (*StagedReady) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{26}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StagedReady) GetImage() []byte {
@@ -2916,7 +3079,7 @@ type ArchiveHeader struct {
 
 func (x *ArchiveHeader) Reset() {
 	*x = ArchiveHeader{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[27]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3091,7 @@ func (x *ArchiveHeader) String() string {
 func (*ArchiveHeader) ProtoMessage() {}
 
 func (x *ArchiveHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[27]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3104,7 @@ func (x *ArchiveHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveHeader.ProtoReflect.Descriptor instead.
 func (*ArchiveHeader) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{27}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ArchiveHeader) GetClusterId() []byte {
@@ -3003,7 +3166,7 @@ type ArchiveIndex struct {
 
 func (x *ArchiveIndex) Reset() {
 	*x = ArchiveIndex{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[28]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3015,7 +3178,7 @@ func (x *ArchiveIndex) String() string {
 func (*ArchiveIndex) ProtoMessage() {}
 
 func (x *ArchiveIndex) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[28]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3028,7 +3191,7 @@ func (x *ArchiveIndex) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveIndex.ProtoReflect.Descriptor instead.
 func (*ArchiveIndex) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{28}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ArchiveIndex) GetEntries() []*ArchiveEntry {
@@ -3053,7 +3216,7 @@ type ArchiveEntry struct {
 
 func (x *ArchiveEntry) Reset() {
 	*x = ArchiveEntry{}
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[29]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3065,7 +3228,7 @@ func (x *ArchiveEntry) String() string {
 func (*ArchiveEntry) ProtoMessage() {}
 
 func (x *ArchiveEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[29]
+	mi := &file_streamraft_snapshot_v1_snapshot_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3078,7 +3241,7 @@ func (x *ArchiveEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveEntry.ProtoReflect.Descriptor instead.
 func (*ArchiveEntry) Descriptor() ([]byte, []int) {
-	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{29}
+	return file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ArchiveEntry) GetGroup() uint64 {
@@ -3223,15 +3386,26 @@ const file_streamraft_snapshot_v1_snapshot_proto_rawDesc = "" +
 	"\x05phase\x18\x01 \x01(\x0e2\x1d.streamraft.snapshot.v1.PhaseR\x05phase\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
 	"\x05total\x18\x03 \x01(\x04R\x05total\x12\x14\n" +
-	"\x05paced\x18\x04 \x01(\bR\x05paced\"\x90\x02\n" +
+	"\x05paced\x18\x04 \x01(\bR\x05paced\"\xad\x03\n" +
 	"\aControl\x125\n" +
 	"\x05offer\x18\x01 \x01(\v2\x1d.streamraft.snapshot.v1.OfferH\x00R\x05offer\x12E\n" +
 	"\voffer_reply\x18\x02 \x01(\v2\".streamraft.snapshot.v1.OfferReplyH\x00R\n" +
 	"offerReply\x128\n" +
 	"\x06status\x18\x03 \x01(\v2\x1e.streamraft.snapshot.v1.StatusH\x00R\x06status\x12B\n" +
 	"\n" +
-	"need_image\x18\x04 \x01(\v2!.streamraft.snapshot.v1.NeedImageH\x00R\tneedImageB\t\n" +
-	"\amessage\"\xfe\x02\n" +
+	"need_image\x18\x04 \x01(\v2!.streamraft.snapshot.v1.NeedImageH\x00R\tneedImage\x12K\n" +
+	"\rdigest_report\x18\x05 \x01(\v2$.streamraft.snapshot.v1.DigestReportH\x00R\fdigestReport\x12N\n" +
+	"\x0edigest_verdict\x18\x06 \x01(\v2%.streamraft.snapshot.v1.DigestVerdictH\x00R\rdigestVerdictB\t\n" +
+	"\amessage\"l\n" +
+	"\fDigestReport\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x18\n" +
+	"\areplica\x18\x02 \x01(\x04R\areplica\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\fR\x06digest\"S\n" +
+	"\rDigestVerdict\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\x04R\x05group\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\fR\x06digest\"\xfe\x02\n" +
 	"\x05Offer\x12\x1a\n" +
 	"\btransfer\x18\x01 \x01(\fR\btransfer\x12\x1d\n" +
 	"\n" +
@@ -3401,7 +3575,7 @@ func file_streamraft_snapshot_v1_snapshot_proto_rawDescGZIP() []byte {
 }
 
 var file_streamraft_snapshot_v1_snapshot_proto_enumTypes = make([]protoimpl.EnumInfo, 7)
-var file_streamraft_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_streamraft_snapshot_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_streamraft_snapshot_v1_snapshot_proto_goTypes = []any{
 	(Kind)(0),              // 0: streamraft.snapshot.v1.Kind
 	(Class)(0),             // 1: streamraft.snapshot.v1.Class
@@ -3426,20 +3600,22 @@ var file_streamraft_snapshot_v1_snapshot_proto_goTypes = []any{
 	(*Abort)(nil),          // 20: streamraft.snapshot.v1.Abort
 	(*Keepalive)(nil),      // 21: streamraft.snapshot.v1.Keepalive
 	(*Control)(nil),        // 22: streamraft.snapshot.v1.Control
-	(*Offer)(nil),          // 23: streamraft.snapshot.v1.Offer
-	(*OfferSource)(nil),    // 24: streamraft.snapshot.v1.OfferSource
-	(*OfferReply)(nil),     // 25: streamraft.snapshot.v1.OfferReply
-	(*Status)(nil),         // 26: streamraft.snapshot.v1.Status
-	(*NeedImage)(nil),      // 27: streamraft.snapshot.v1.NeedImage
-	(*StagedRecord)(nil),   // 28: streamraft.snapshot.v1.StagedRecord
-	(*StagedManifest)(nil), // 29: streamraft.snapshot.v1.StagedManifest
-	(*StagedFile)(nil),     // 30: streamraft.snapshot.v1.StagedFile
-	(*StagedProgress)(nil), // 31: streamraft.snapshot.v1.StagedProgress
-	(*StagedAttempt)(nil),  // 32: streamraft.snapshot.v1.StagedAttempt
-	(*StagedReady)(nil),    // 33: streamraft.snapshot.v1.StagedReady
-	(*ArchiveHeader)(nil),  // 34: streamraft.snapshot.v1.ArchiveHeader
-	(*ArchiveIndex)(nil),   // 35: streamraft.snapshot.v1.ArchiveIndex
-	(*ArchiveEntry)(nil),   // 36: streamraft.snapshot.v1.ArchiveEntry
+	(*DigestReport)(nil),   // 23: streamraft.snapshot.v1.DigestReport
+	(*DigestVerdict)(nil),  // 24: streamraft.snapshot.v1.DigestVerdict
+	(*Offer)(nil),          // 25: streamraft.snapshot.v1.Offer
+	(*OfferSource)(nil),    // 26: streamraft.snapshot.v1.OfferSource
+	(*OfferReply)(nil),     // 27: streamraft.snapshot.v1.OfferReply
+	(*Status)(nil),         // 28: streamraft.snapshot.v1.Status
+	(*NeedImage)(nil),      // 29: streamraft.snapshot.v1.NeedImage
+	(*StagedRecord)(nil),   // 30: streamraft.snapshot.v1.StagedRecord
+	(*StagedManifest)(nil), // 31: streamraft.snapshot.v1.StagedManifest
+	(*StagedFile)(nil),     // 32: streamraft.snapshot.v1.StagedFile
+	(*StagedProgress)(nil), // 33: streamraft.snapshot.v1.StagedProgress
+	(*StagedAttempt)(nil),  // 34: streamraft.snapshot.v1.StagedAttempt
+	(*StagedReady)(nil),    // 35: streamraft.snapshot.v1.StagedReady
+	(*ArchiveHeader)(nil),  // 36: streamraft.snapshot.v1.ArchiveHeader
+	(*ArchiveIndex)(nil),   // 37: streamraft.snapshot.v1.ArchiveIndex
+	(*ArchiveEntry)(nil),   // 38: streamraft.snapshot.v1.ArchiveEntry
 }
 var file_streamraft_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	0,  // 0: streamraft.snapshot.v1.Manifest.kind:type_name -> streamraft.snapshot.v1.Kind
@@ -3462,30 +3638,32 @@ var file_streamraft_snapshot_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 17: streamraft.snapshot.v1.Chunk.codec:type_name -> streamraft.snapshot.v1.Codec
 	2,  // 18: streamraft.snapshot.v1.Abort.code:type_name -> streamraft.snapshot.v1.Code
 	4,  // 19: streamraft.snapshot.v1.Keepalive.phase:type_name -> streamraft.snapshot.v1.Phase
-	23, // 20: streamraft.snapshot.v1.Control.offer:type_name -> streamraft.snapshot.v1.Offer
-	25, // 21: streamraft.snapshot.v1.Control.offer_reply:type_name -> streamraft.snapshot.v1.OfferReply
-	26, // 22: streamraft.snapshot.v1.Control.status:type_name -> streamraft.snapshot.v1.Status
-	27, // 23: streamraft.snapshot.v1.Control.need_image:type_name -> streamraft.snapshot.v1.NeedImage
-	24, // 24: streamraft.snapshot.v1.Offer.sources:type_name -> streamraft.snapshot.v1.OfferSource
-	1,  // 25: streamraft.snapshot.v1.Offer.class:type_name -> streamraft.snapshot.v1.Class
-	6,  // 26: streamraft.snapshot.v1.OfferReply.answer:type_name -> streamraft.snapshot.v1.OfferReply.Answer
-	2,  // 27: streamraft.snapshot.v1.OfferReply.code:type_name -> streamraft.snapshot.v1.Code
-	4,  // 28: streamraft.snapshot.v1.Status.phase:type_name -> streamraft.snapshot.v1.Phase
-	5,  // 29: streamraft.snapshot.v1.Status.outcome:type_name -> streamraft.snapshot.v1.Outcome
-	29, // 30: streamraft.snapshot.v1.StagedRecord.manifest:type_name -> streamraft.snapshot.v1.StagedManifest
-	30, // 31: streamraft.snapshot.v1.StagedRecord.file:type_name -> streamraft.snapshot.v1.StagedFile
-	31, // 32: streamraft.snapshot.v1.StagedRecord.progress:type_name -> streamraft.snapshot.v1.StagedProgress
-	33, // 33: streamraft.snapshot.v1.StagedRecord.ready:type_name -> streamraft.snapshot.v1.StagedReady
-	32, // 34: streamraft.snapshot.v1.StagedRecord.attempt:type_name -> streamraft.snapshot.v1.StagedAttempt
-	7,  // 35: streamraft.snapshot.v1.StagedManifest.manifest:type_name -> streamraft.snapshot.v1.Manifest
-	36, // 36: streamraft.snapshot.v1.ArchiveIndex.entries:type_name -> streamraft.snapshot.v1.ArchiveEntry
-	12, // 37: streamraft.snapshot.v1.SnapshotService.Fetch:input_type -> streamraft.snapshot.v1.FetchRequest
-	16, // 38: streamraft.snapshot.v1.SnapshotService.Fetch:output_type -> streamraft.snapshot.v1.FetchResponse
-	38, // [38:39] is the sub-list for method output_type
-	37, // [37:38] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	25, // 20: streamraft.snapshot.v1.Control.offer:type_name -> streamraft.snapshot.v1.Offer
+	27, // 21: streamraft.snapshot.v1.Control.offer_reply:type_name -> streamraft.snapshot.v1.OfferReply
+	28, // 22: streamraft.snapshot.v1.Control.status:type_name -> streamraft.snapshot.v1.Status
+	29, // 23: streamraft.snapshot.v1.Control.need_image:type_name -> streamraft.snapshot.v1.NeedImage
+	23, // 24: streamraft.snapshot.v1.Control.digest_report:type_name -> streamraft.snapshot.v1.DigestReport
+	24, // 25: streamraft.snapshot.v1.Control.digest_verdict:type_name -> streamraft.snapshot.v1.DigestVerdict
+	26, // 26: streamraft.snapshot.v1.Offer.sources:type_name -> streamraft.snapshot.v1.OfferSource
+	1,  // 27: streamraft.snapshot.v1.Offer.class:type_name -> streamraft.snapshot.v1.Class
+	6,  // 28: streamraft.snapshot.v1.OfferReply.answer:type_name -> streamraft.snapshot.v1.OfferReply.Answer
+	2,  // 29: streamraft.snapshot.v1.OfferReply.code:type_name -> streamraft.snapshot.v1.Code
+	4,  // 30: streamraft.snapshot.v1.Status.phase:type_name -> streamraft.snapshot.v1.Phase
+	5,  // 31: streamraft.snapshot.v1.Status.outcome:type_name -> streamraft.snapshot.v1.Outcome
+	31, // 32: streamraft.snapshot.v1.StagedRecord.manifest:type_name -> streamraft.snapshot.v1.StagedManifest
+	32, // 33: streamraft.snapshot.v1.StagedRecord.file:type_name -> streamraft.snapshot.v1.StagedFile
+	33, // 34: streamraft.snapshot.v1.StagedRecord.progress:type_name -> streamraft.snapshot.v1.StagedProgress
+	35, // 35: streamraft.snapshot.v1.StagedRecord.ready:type_name -> streamraft.snapshot.v1.StagedReady
+	34, // 36: streamraft.snapshot.v1.StagedRecord.attempt:type_name -> streamraft.snapshot.v1.StagedAttempt
+	7,  // 37: streamraft.snapshot.v1.StagedManifest.manifest:type_name -> streamraft.snapshot.v1.Manifest
+	38, // 38: streamraft.snapshot.v1.ArchiveIndex.entries:type_name -> streamraft.snapshot.v1.ArchiveEntry
+	12, // 39: streamraft.snapshot.v1.SnapshotService.Fetch:input_type -> streamraft.snapshot.v1.FetchRequest
+	16, // 40: streamraft.snapshot.v1.SnapshotService.Fetch:output_type -> streamraft.snapshot.v1.FetchResponse
+	40, // [40:41] is the sub-list for method output_type
+	39, // [39:40] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_streamraft_snapshot_v1_snapshot_proto_init() }
@@ -3512,8 +3690,10 @@ func file_streamraft_snapshot_v1_snapshot_proto_init() {
 		(*Control_OfferReply)(nil),
 		(*Control_Status)(nil),
 		(*Control_NeedImage)(nil),
+		(*Control_DigestReport)(nil),
+		(*Control_DigestVerdict)(nil),
 	}
-	file_streamraft_snapshot_v1_snapshot_proto_msgTypes[21].OneofWrappers = []any{
+	file_streamraft_snapshot_v1_snapshot_proto_msgTypes[23].OneofWrappers = []any{
 		(*StagedRecord_Manifest)(nil),
 		(*StagedRecord_File)(nil),
 		(*StagedRecord_Progress)(nil),
@@ -3526,7 +3706,7 @@ func file_streamraft_snapshot_v1_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_streamraft_snapshot_v1_snapshot_proto_rawDesc), len(file_streamraft_snapshot_v1_snapshot_proto_rawDesc)),
 			NumEnums:      7,
-			NumMessages:   30,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
