@@ -273,7 +273,7 @@ func TestDigests(t *testing.T) {
 	eventually(t, "no majority is told", func() bool {
 		index++
 		for i, m := range l.c.members {
-			l.machine(m).report(index, []byte{byte(i)})
+			(*l.machine(m).report.Load())(index, []byte{byte(i)})
 		}
 		return alarms() > 0
 	})
@@ -290,7 +290,7 @@ func TestDigests(t *testing.T) {
 			if m == sick {
 				digest = []byte{2}
 			}
-			l.machine(m).report(index, digest)
+			(*l.machine(m).report.Load())(index, digest)
 		}
 		return l.group(sick).Status().Quarantined != ""
 	})
