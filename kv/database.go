@@ -52,6 +52,8 @@ func (d *database) pebbleOptions() *pebble.Options {
 			BackgroundError: d.backgroundError,
 			FlushEnd:        d.flushEnded,
 			CompactionEnd:   func(pebble.CompactionInfo) { s.wake() },
+			WriteStallBegin: func(pebble.WriteStallBeginInfo) { d.stalled.Store(true) },
+			WriteStallEnd:   func() { d.stalled.Store(false) },
 		},
 	}
 	// With the WAL off a delta's tables must be ingested at once: as a

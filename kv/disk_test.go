@@ -2,6 +2,7 @@ package kv
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -249,4 +250,36 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%v, want ErrNotOpen", err)
 		}
 	}
+}
+
+// TestWriteStallIsTold: Metrics tell while memtables are full and cannot be
+// flushed, and no longer.
+func TestWriteStallIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fault := &diskFault{path: ".sst", err: syscall.ENOSPC}
+		s := openStore(t, Options{FS: errorfs.Wrap(vfs.NewMem(), fault)})
+		fault.on.Store(true)
+		filled := make(chan struct{})
+		go func() {
+			defer close(filled)
+			log := newTestLog()
+			for i := range 80 {
+				log.apply(t, s, put(fmt.Sprint("k", i), strings.Repeat("v", 100_000)))
+			}
+		}()
+		synctest.Wait()
+		select {
+		case <-filled:
+			t.Fatal("8 MB fit into memtables of 1 MiB")
+		default:
+		}
+		if m := s.Metrics(); !m.WriteStalled || !strings.Contains(m.String(), "writes are held up") {
+			t.Error(m)
+		}
+		fault.on.Store(false)
+		<-filled
+		if m := s.Metrics(); m.WriteStalled {
+			t.Error(m)
+		}
+	})
 }

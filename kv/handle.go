@@ -44,6 +44,8 @@ type database struct {
 	// backoff after a failed flush; flushOver: one ended, perhaps in an error.
 	backoff   atomic.Int64
 	flushOver atomic.Bool
+	// stalled: Pebble holds writes up until memtables or L0 have room.
+	stalled atomic.Bool
 
 	scrubbed scrubbed
 }

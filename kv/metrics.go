@@ -53,6 +53,9 @@ type Metrics struct {
 	// number of places a read looks at.
 	L0Files                        int64
 	L0Sublevels, ReadAmplification int
+	// WriteStalled tells that writes are held up now, until memtables or L0 have
+	// room.
+	WriteStalled bool
 	// Flushes and Compactions since Open, BackgroundErrors among them.
 	Flushes, Compactions, BackgroundErrors int64
 	// CacheHits and CacheMisses of the block cache all stores of a node share.
@@ -75,7 +78,7 @@ type Metrics struct {
 
 // Metrics returns the store's figures. It never blocks.
 func (s *Store) Metrics() Metrics {
-	f, c := s.figures.Load(), &s.counters
+	f, c, d := s.figures.Load(), &s.counters, s.current.Load()
 	return Metrics{
 		Group:             s.opts.Group,
 		AppliedIndex:      s.applied.Load(),
@@ -90,6 +93,7 @@ func (s *Store) Metrics() Metrics {
 		L0Files:           f.l0Files,
 		L0Sublevels:       f.l0Sublevels,
 		ReadAmplification: f.readAmplification,
+		WriteStalled:      d != nil && d.stalled.Load(),
 		Flushes:           c.flushes.Load(),
 		Compactions:       f.compactions,
 		BackgroundErrors:  c.backgroundErrors.Load(),
@@ -145,8 +149,11 @@ func (s *Store) refreshFigures(db *pebble.DB) {
 func (m Metrics) String() string {
 	var b strings.Builder
 	state := "ok"
-	if m.Failed {
+	switch {
+	case m.Failed:
 		state = "failed"
+	case m.WriteStalled:
+		state = "writes are held up"
 	}
 	fmt.Fprintf(&b, "kv group %d: %s\n", m.Group, state)
 	fmt.Fprintf(&b, "  applied   index %d  durable %d  term %d\n", m.AppliedIndex, m.DurableIndex, m.Term)
