@@ -38,6 +38,32 @@ const (
 // Errors: ErrRefused for another cluster, history epoch or group; ErrUnfit if
 // the receiver takes none of the kinds there are; those of capture and Create.
 func (s *Images) Provide(ctx context.Context, req *snapshotv1.Open, capture CaptureFunc) (*Image, Choice, error) {
+	image, choice, err := s.provide(ctx, req, capture)
+	if err == nil {
+		s.opts.Counters.decided(choice, reasonFor(choice, req))
+	}
+	return image, choice, err
+}
+
+// reasonFor is the Reason of a Decision.
+func reasonFor(choice Choice, req *snapshotv1.Open) string {
+	switch {
+	case choice == ChoiceResume:
+		return "staged"
+	case choice == ChoiceDelta:
+		return "behind"
+	case !takesDelta(req):
+		return "no_state"
+	}
+	return "no_delta"
+}
+
+// takesDelta tells whether a receiver has a state that a delta adds to.
+func takesDelta(req *snapshotv1.Open) bool {
+	return req.GetApplied().GetIndex() > 0 && slices.Contains(req.GetKinds(), snapshotv1.Kind_KIND_RECORDS)
+}
+
+func (s *Images) provide(ctx context.Context, req *snapshotv1.Open, capture CaptureFunc) (*Image, Choice, error) {
 	if !bytes.Equal(req.ClusterId, s.opts.ClusterID) || req.HistoryEpoch != s.opts.HistoryEpoch || req.Group != s.opts.Group {
 		return nil, "", fmt.Errorf("%w: asked for group %d of cluster %x, history epoch %d; this is group %d of cluster %x, history epoch %d",
 			ErrRefused, req.Group, req.ClusterId, req.HistoryEpoch, s.opts.Group, s.opts.ClusterID, s.opts.HistoryEpoch)
@@ -82,7 +108,7 @@ func (s *Images) Provide(ctx context.Context, req *snapshotv1.Open, capture Capt
 // provideDelta returns no image and no error where a full one is to be served.
 func (s *Images) provideDelta(ctx context.Context, req *snapshotv1.Open, capture CaptureFunc) (*Image, Choice, error) {
 	applied := req.GetApplied()
-	if applied.GetIndex() == 0 || !slices.Contains(req.Kinds, snapshotv1.Kind_KIND_RECORDS) {
+	if !takesDelta(req) {
 		return nil, "", nil
 	}
 	image := s.newest(func(m *snapshotv1.Manifest) bool {

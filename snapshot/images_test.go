@@ -345,6 +345,13 @@ func TestProvide(t *testing.T) {
 			if choice != test.want || image.Manifest().Index != test.index || captures != test.captures {
 				t.Errorf("%s at %d after %d captures", choice, image.Manifest().Index, captures)
 			}
+			reason := map[string]string{"no legal delta": "no_delta"}[test.name]
+			if reason == "" {
+				reason = map[Choice]string{ChoiceFull: "no_state", ChoiceKept: "no_state", ChoiceDelta: "behind"}[choice]
+			}
+			if told := images.opts.Counters.Metrics().Decisions; len(told) != 1 || told[Decision{choice, reason}] != 1 {
+				t.Errorf("counted as %v", told)
+			}
 			// What was begun goes on, whatever is newer.
 			makeImage(t, images, fsys, fullAt(1000), 10).Release()
 			req.Resume = &snapshotv1.Resume{Image: image.Manifest().Image}

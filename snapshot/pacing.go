@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
@@ -13,15 +14,24 @@ import (
 // Foreground tells how ordinary work fares while images are sent. Its methods
 // may be called from any goroutine, several times a second, and must not block.
 type Foreground interface {
-	// BaseP99 is the 99th percentile of commit and log sync latency over the last
-	// 5 minutes without a transfer; 0 if there was no such time.
-	BaseP99() time.Duration
-	// P99 is the same over about the last second; 0 if nothing happened.
-	P99() time.Duration
+	// Base is over the last 5 minutes without a transfer.
+	Base() Latencies
+	// Recent is over about the last second.
+	Recent() Latencies
 	// WriteStalled tells that a store or a disk holds writes up now.
 	WriteStalled() bool
 	// L0Sublevels is the worst count of the node's stores.
 	L0Sublevels() int
+}
+
+// Latencies are 99th percentiles over some time; 0 where nothing happened in it.
+// Each is compared with its own kind: a leader's commits include a sync and a
+// round trip, and a node that is no leader knows syncs only.
+type Latencies struct {
+	// Commit is from taking a command to having applied it, on leaders.
+	Commit time.Duration
+	// LogSync is a batch of the raft log.
+	LogSync time.Duration
 }
 
 // Pacer slows sources down for the sake of foreground work. One Pacer serves all
@@ -68,8 +78,9 @@ type PacingOptions struct {
 	// Interval between changes of the rate. Default 250 ms: long enough for a
 	// change to show in P99.
 	Interval time.Duration
-	// Factor and Margin: the foreground suffers when its P99 is above the base
-	// times Factor, and above the base by more than Margin. Defaults 1.5, 2 ms.
+	// Factor and Margin: the foreground suffers when one of its latencies is above
+	// its base times Factor, and above the base by more than Margin. Defaults 1.5,
+	// 2 ms.
 	Factor float64
 	Margin time.Duration
 	// MaxSublevels is the count of L0 sublevels above which stores lag behind.
@@ -118,8 +129,9 @@ type RatePacer struct {
 	changed time.Time // when the rate was last looked at
 	sent    float64   // since changed
 	peak    float64   // most bytes a second seen since the first transfer began
-	base    time.Duration
+	base    Latencies
 	active  map[*ratePace]struct{}
+	count   atomic.Int32 // of active, for those who must not wait
 }
 
 type ratePace struct {
@@ -145,22 +157,30 @@ func (p *RatePacer) Begin(class snapshotv1.Class) Pace {
 		p.ticked, p.changed, p.tokens, p.sent, p.peak = now, now, 0, 0, 0
 		p.rate = math.Inf(1)
 		if p.opts.Mode == PacingLatency {
-			p.base = p.opts.Foreground.BaseP99()
+			p.base = p.opts.Foreground.Base()
 			p.rate = float64(p.opts.Start)
 		}
 		p.bound()
 	}
 	pace := &ratePace{pacer: p, class: class}
 	p.active[pace] = struct{}{}
+	p.count.Store(int32(len(p.active)))
 	return pace
 }
 
-// Rate returns the rate of now in bytes a second; +Inf if nothing bounds it.
+// Rate returns the rate of now in bytes a second: 0 while nothing is sent, +Inf
+// if nothing bounds it.
 func (p *RatePacer) Rate() float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if len(p.active) == 0 {
+		return 0
+	}
 	return p.rate
 }
+
+// Active returns how many transfers are being sent.
+func (p *RatePacer) Active() int { return int(p.count.Load()) }
 
 // Wait implements Pace.
 func (r *ratePace) Wait(ctx context.Context, bytes int) error {
@@ -185,6 +205,7 @@ func (r *ratePace) End() {
 	r.pacer.mu.Lock()
 	defer r.pacer.mu.Unlock()
 	delete(r.pacer.active, r)
+	r.pacer.count.Store(int32(len(r.pacer.active)))
 }
 
 // take takes tokens, or tells when there may be some. A chunk may be larger than
@@ -236,9 +257,14 @@ func (p *RatePacer) suffers() bool {
 	if f.WriteStalled() || f.L0Sublevels() > p.opts.MaxSublevels {
 		return true
 	}
-	p99 := f.P99()
-	// Without a base there was no foreground work to compare with.
-	return p.base > 0 && p99 > time.Duration(float64(p.base)*p.opts.Factor) && p99 > p.base+p.opts.Margin
+	recent := f.Recent()
+	return p.above(recent.Commit, p.base.Commit) || p.above(recent.LogSync, p.base.LogSync)
+}
+
+// above compares a latency with its base. Without one there was no foreground
+// work to compare with, and nobody to protect.
+func (p *RatePacer) above(recent, base time.Duration) bool {
+	return base > 0 && recent > time.Duration(float64(base)*p.opts.Factor) && recent > base+p.opts.Margin
 }
 
 // floor is the lowest rate. A voter that the quorum has no margin without is

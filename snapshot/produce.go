@@ -35,7 +35,7 @@ func (a *sending) produce() error {
 	a.timeline.enter(StageCapture, time.Now())
 	a.mu.Unlock()
 
-	image, choice, err := s.opts.Provider.Provide(a.ctx, a.open, func(done, total uint64) {
+	image, _, err := s.opts.Provider.Provide(a.ctx, a.open, func(done, total uint64) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.built = [2]uint64{done, total}
@@ -44,7 +44,6 @@ func (a *sending) produce() error {
 		return err
 	}
 	defer image.Release()
-	s.opts.Counters.decided(choice)
 	a.mu.Lock()
 	a.image, a.phase = image, snapshotv1.Phase_PHASE_SEND
 	a.timeline.enter(StageSend, time.Now())
@@ -302,6 +301,7 @@ func (p *producer) waitPace(bytes int) error {
 	err := p.pace.Wait(p.a.ctx, bytes)
 	p.a.setPaced(false)
 	if waited := time.Since(begin); waited > time.Millisecond {
+		p.a.slot.Pause(waited)
 		p.a.source.opts.Counters.stalled("pacing", waited)
 	}
 	return err

@@ -31,13 +31,16 @@ func (r *Receiver) Receive(ctx context.Context, t *Transfer) (*Staged, error) {
 	}
 	d := &driver{r: r, t: t, inbox: inbox, chunk: r.opts.ChunkBytes,
 		log: r.opts.Logger.With("group", t.opts.Group, "transfer", FormatID(t.opts.ID))}
+	r.opts.Counters.beginStaging(t)
+	defer r.opts.Counters.endStaging(t)
+	r.running.Add(1)
+	defer r.running.Add(-1)
 	staged, err := d.run(ctx)
 	kind := ""
 	if d.inbox.manifest != nil {
 		kind = kindName(d.inbox.manifest.Kind)
 	}
 	r.opts.Counters.ended(RoleReceiver, kind, err)
-	r.opts.Counters.sub(&r.opts.Counters.staged, t.Progress().BytesDone)
 	if err == nil {
 		return staged, nil
 	}

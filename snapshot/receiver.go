@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -116,8 +117,9 @@ func (o *ReceiverOptions) Validate() error {
 // Receiver receives images for the replicas of a node. Its methods may be called
 // from any goroutine.
 type Receiver struct {
-	opts   ReceiverOptions
-	budget *budget
+	opts    ReceiverOptions
+	budget  *budget
+	running atomic.Int32 // calls of Receive
 }
 
 // NewReceiver returns a receiver. It has no goroutines but those of Receive.
@@ -135,6 +137,9 @@ func NewReceiver(opts ReceiverOptions) (*Receiver, error) {
 	}
 	return &Receiver{opts: opts, budget: newBudget(opts.BudgetBytes)}, nil
 }
+
+// Running returns how many transfers are received now.
+func (r *Receiver) Running() int { return int(r.running.Load()) }
 
 // Staged is an image that is ready to be installed: all of it is durable and was
 // checked, and the new state was opened.

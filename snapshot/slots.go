@@ -198,6 +198,14 @@ func (s *Slot) Excuse() {
 	s.windowAt, s.window = time.Now(), 0
 }
 
+// Pause tells that the holder was held back for this long by its own node, to
+// which no other holder would have been faster.
+func (s *Slot) Pause(d time.Duration) {
+	s.slots.mu.Lock()
+	defer s.slots.mu.Unlock()
+	s.windowAt = s.windowAt.Add(d)
+}
+
 // Evicted is closed when the attempt must end so that others can have the slot;
 // it ends with ErrGivenUp.
 func (s *Slot) Evicted() <-chan struct{} { return s.evicted }

@@ -134,17 +134,25 @@ func TestSlotsEvict(t *testing.T) {
 	})
 }
 
-// fakeForeground is what a test says.
+// fakeForeground is what a test says; base and p99 are of commits, or of syncs.
 type fakeForeground struct {
 	base, p99 time.Duration
+	sync      bool
 	stalled   bool
 	sublevels int
 }
 
-func (f *fakeForeground) BaseP99() time.Duration { return f.base }
-func (f *fakeForeground) P99() time.Duration     { return f.p99 }
-func (f *fakeForeground) WriteStalled() bool     { return f.stalled }
-func (f *fakeForeground) L0Sublevels() int       { return f.sublevels }
+func (f *fakeForeground) latencies(d time.Duration) Latencies {
+	if f.sync {
+		return Latencies{Commit: 3 * time.Millisecond, LogSync: d}
+	}
+	return Latencies{Commit: d, LogSync: time.Millisecond}
+}
+
+func (f *fakeForeground) Base() Latencies    { return f.latencies(f.base) }
+func (f *fakeForeground) Recent() Latencies  { return f.latencies(f.p99) }
+func (f *fakeForeground) WriteStalled() bool { return f.stalled }
+func (f *fakeForeground) L0Sublevels() int   { return f.sublevels }
 
 // sendFor sends chunks of 64 KiB for a time and returns the bytes a second.
 func sendFor(t *testing.T, p Pace, d time.Duration) float64 {
@@ -172,6 +180,7 @@ func TestPacing(t *testing.T) {
 		{"well", fakeForeground{base: 4 * time.Millisecond, p99: 5 * time.Millisecond}, 0, 0, 2 * time.Second, 92},
 		{"bounded", fakeForeground{}, 10 << 20, 0, 4 * time.Second, 10},
 		{"latency", fakeForeground{base: 4 * time.Millisecond, p99: 10 * time.Millisecond}, 0, 0, time.Minute, 1.5},
+		{"latency of syncs", fakeForeground{sync: true, base: 4 * time.Millisecond, p99: 10 * time.Millisecond}, 0, 0, time.Minute, 1.5},
 		{"little above a small base", fakeForeground{base: time.Millisecond, p99: 2500 * time.Microsecond}, 0, 0, 2 * time.Second, 92},
 		{"no base", fakeForeground{p99: time.Second}, 0, 0, 2 * time.Second, 92},
 		{"stalled", fakeForeground{stalled: true}, 0, 0, time.Minute, 1.5},
@@ -294,18 +303,22 @@ func TestMetricsString(t *testing.T) {
 	c.moved(RoleReceiver, 5, 6)
 	c.ended(RoleSource, "files", nil)
 	c.ended(RoleReceiver, "", ErrNoSpace)
-	c.decided(ChoiceDelta)
+	c.decided(ChoiceDelta, "behind")
 	c.restarted("source_lost")
 	c.stage(StageSend, time.Second)
 	c.stalled("credit", time.Millisecond)
-	want := `bytes: sent 10 (raw 20), received 5 (raw 6), reused 0, saved by resuming 0, staged 6
-checksum errors 0, orphans removed 0
+	c.ObserveInstallBlock(5 * time.Millisecond)
+	c.ObserveRecovery(time.Minute)
+	c.CountRepeatedFull()
+	want := `bytes: sent 10 (raw 20), received 5 (raw 6), reused 0, saved by resuming 0, staged 0
+checksum errors 0, orphans removed 0, full images repeated 1
 transfers: receiver - no space 1
 transfers: source files ok 1
-decisions: delta 1
+decisions: delta behind 1
 restarted: source_lost 1
 stage: send 1 in 1s
 stalled: credit 1ms
+recoveries: 1 in 1m0s, installations blocked 1 times for 5ms
 `
 	if got := c.Metrics().String(); got != want {
 		t.Errorf("%s", got)

@@ -157,6 +157,13 @@ func (t *Transfer) Progress() Progress {
 	return t.now()
 }
 
+// stagedBytes is Progress().BytesDone alone.
+func (t *Transfer) stagedBytes() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.progress.BytesDone
+}
+
 // now completes the progress; t.mu is held.
 func (t *Transfer) now() Progress {
 	p := t.progress
