@@ -48,6 +48,7 @@ func (g *Group) memberFloor() uint64 {
 // noteSilence counts the ticks since each member answered. Raft's own flag is
 // cleared at every check of the quorum, so it is false for moments.
 func (g *Group) noteSilence(ticks int) {
+	g.notePins()
 	if g.soft.Load().role != RoleLeader {
 		clear(g.silent)
 		return
@@ -59,4 +60,25 @@ func (g *Group) noteSilence(ticks int) {
 			g.silent[id] += ticks
 		}
 	})
+}
+
+// notePins publishes how much of the log is kept behind the images that replicas
+// are getting from this leader, judged by the share of the entries.
+func (g *Group) notePins() {
+	if len(g.offers.byReplica) == 0 {
+		g.metrics.pinnedBytes.Store(0)
+		return
+	}
+	lowest := ^uint64(0)
+	g.raw.WithProgress(func(id uint64, _ raft.ProgressType, pr tracker.Progress) {
+		if pin, transfer := g.offers.pin(id); transfer {
+			lowest = min(lowest, max(pin, pr.Match))
+		}
+	})
+	first, last := g.logs.FirstIndex(), g.logs.LastIndex()
+	if lowest = max(lowest, first-1); last < first || lowest >= last {
+		g.metrics.pinnedBytes.Store(0)
+		return
+	}
+	g.metrics.pinnedBytes.Store(int64(float64(last-lowest) / float64(last-first+1) * float64(g.logs.LiveBytes())))
 }

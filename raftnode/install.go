@@ -2,6 +2,7 @@ package raftnode
 
 import (
 	"fmt"
+	"time"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
@@ -41,7 +42,8 @@ type installation struct {
 	done func(snapshotv1.Outcome, error)
 	// stepped: raft has been given the snapshot.
 	stepped bool
-	waiting string // why it waits, as last told
+	waiting string        // why it waits, as last told
+	blocked time.Duration // when the group's appends began to wait, by the node's age
 }
 
 // install takes a READY image; it runs on the step goroutine.
@@ -155,7 +157,7 @@ func (g *Group) startInstall(m *raftpb.Message) {
 		// invariant: raft hands out no snapshot that it was not given.
 		panic(fmt.Sprintf("raft hands out a snapshot at index %d that nobody staged", m.GetSnapshot().GetMetadata().GetIndex()))
 	}
-	g.blocked = true
+	g.blocked, g.installing.blocked = true, g.node.age()
 	g.installing.run.Advance(snapshotv1.Phase_PHASE_INSTALL, "") // it waits no more
 	g.applier.putInstall(g.installing, m)
 }
@@ -172,6 +174,7 @@ func (g *Group) switched(in *installation, applied Applied, m *raftpb.Message) {
 		sync:      true,
 		responses: m.GetResponses(),
 		durable: func() {
+			g.counters().ObserveInstallBlock(g.node.age() - in.blocked)
 			g.applier.publish(applied)
 			// Only now is it true, and only now are further offers answered with
 			// NOT_NEEDED: told before, it vouched for the old index, and an offer that

@@ -42,11 +42,16 @@ type GroupMetrics struct {
 	// DigestMismatches are digests of this replica's state that most voters had
 	// otherwise; DigestAlarms, at a leader, rounds in which no majority agreed.
 	DigestMismatches, DigestAlarms uint64
+	// LogPinBytes is how much of the log this leader keeps for replicas that are
+	// getting an image. It is not a counter.
+	LogPinBytes int64
 	// InboxDropped are messages dropped because the inbox was full.
 	InboxDropped uint64
 }
 
 type groupMetrics struct {
+	pinnedBytes atomic.Int64 // LogPinBytes
+
 	entries, commands, applied, overloaded, readRounds, stepErrors, installs, digestMismatches, digestAlarms atomic.Uint64
 }
 
@@ -74,6 +79,7 @@ func (n *Node) Metrics() Metrics {
 			Group: g.id, Entries: g.metrics.entries.Load(), Commands: g.metrics.commands.Load(),
 			Applied: g.metrics.applied.Load(), Overloaded: g.metrics.overloaded.Load(),
 			ReadRounds: g.metrics.readRounds.Load(), StepErrors: g.metrics.stepErrors.Load(),
+			LogPinBytes:  g.metrics.pinnedBytes.Load(),
 			InboxDropped: dropped, Installs: g.metrics.installs.Load(),
 			DigestMismatches: g.metrics.digestMismatches.Load(), DigestAlarms: g.metrics.digestAlarms.Load(),
 		})

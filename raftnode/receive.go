@@ -17,6 +17,7 @@ type receiving struct {
 	current *incoming
 	// catching is the transfer whose image is installed while the log follows.
 	catching *snapshot.Transfer
+	recovery recovery
 }
 
 // incoming is one transfer, from the first offer to the last word on it. It goes
@@ -115,6 +116,7 @@ func (r *receiving) start(offer *snapshotv1.Offer, stager snapshot.Stager) error
 	ctx, cancel := context.WithCancel(g.ctx)
 	in := &incoming{transfer: offer.GetTransfer(), run: run, cancel: cancel, machine: g.machine.Load()}
 	r.current = in
+	r.recovery.begin(g.node.age())
 	r.endCatchUp() // the log has gone again
 	g.transfers.begin(run, targetOf(offer))
 	g.log.Info("behind the log; getting an image", "applied", g.Applied(), "min_index", offer.GetMinIndex())
@@ -141,6 +143,7 @@ func (r *receiving) fetched(in *incoming, staged *installation, err error) {
 		return
 	}
 	in.installing = true
+	r.gotImage(staged.manifest)
 	in.run.Advance(snapshotv1.Phase_PHASE_INSTALL, "")
 	staged.machine = in.machine
 	staged.done = func(outcome snapshotv1.Outcome, err error) { r.end(in, outcome, err) }
@@ -167,6 +170,9 @@ func (r *receiving) end(in *incoming, outcome snapshotv1.Outcome, err error) {
 	if outcome == snapshotv1.Outcome_OUTCOME_INSTALLED {
 		r.catchUp(in.run)
 		return
+	}
+	if outcome == snapshotv1.Outcome_OUTCOME_NOT_NEEDED {
+		r.recovered() // by the log
 	}
 	r.ended(in.run, outcome, err)
 }

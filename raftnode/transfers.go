@@ -124,11 +124,10 @@ func targetOf(offer *snapshotv1.Offer) (target uint64) {
 func (r *receiving) ended(run *snapshot.Transfer, outcome snapshotv1.Outcome, err error) {
 	run.End(outcome, err)
 	r.g.transfers.end(run, r.g.Applied())
-	counters := r.g.node.opts.Snapshots.Counters
-	if counters == nil || outcome != snapshotv1.Outcome_OUTCOME_INSTALLED {
+	if outcome != snapshotv1.Outcome_OUTCOME_INSTALLED {
 		return
 	}
-	spent := run.Progress().Stages
+	counters, spent := r.g.counters(), run.Progress().Stages
 	counters.ObserveStage(snapshot.StageInstall, spent[snapshot.StageInstall])
 	counters.ObserveStage(snapshot.StageCatchUp, spent[snapshot.StageCatchUp])
 }
@@ -144,6 +143,7 @@ func (r *receiving) catchUp(run *snapshot.Transfer) {
 
 func (r *receiving) checkCatchUp() {
 	if r.catching != nil && r.g.Applied() >= r.g.transfers.target(r.catching) {
+		r.recovered()
 		r.endCatchUp()
 	}
 }
