@@ -296,11 +296,13 @@ func (p *producer) admit(n int) error {
 
 // waitPace waits for the pacing, and lets keepalives say so.
 func (p *producer) waitPace(bytes int) error {
-	p.a.setPaced(true)
 	begin := time.Now()
+	p.a.waitsForPace(begin)
 	err := p.pace.Wait(p.a.ctx, bytes)
-	p.a.setPaced(false)
-	if waited := time.Since(begin); waited > time.Millisecond {
+	end := time.Now()
+	waited := end.Sub(begin)
+	p.a.waitedForPace(end, waited >= pacedNotice)
+	if waited >= pacedNotice {
 		p.a.slot.Pause(waited)
 		p.a.source.opts.Counters.stalled("pacing", waited)
 	}

@@ -44,7 +44,8 @@ type sending struct {
 	resumed  uint64    // bytes that the receiver had already
 	sent     uint64    // bytes of files
 	wire     uint64    // bytes of Chunk.data
-	paced    bool      // it waits for the pacing
+	waits    time.Time // since when it waits for the pacing; zero: it does not
+	waited   time.Time // when such a wait ended last
 	noCredit time.Time // since when the receiver takes no more; zero: it does
 	started  time.Time
 	timeline timeline
@@ -209,7 +210,8 @@ func (a *sending) cancelled(c *snapshotv1.Cancel) error {
 func (a *sending) send(produced func() error) {
 	tick := time.NewTicker(a.source.opts.KeepaliveEvery)
 	defer tick.Stop()
-	quiet := true // since the last tick
+	quiet := true  // since the last tick
+	paced := false // as last told
 	for {
 		var m *snapshotv1.FetchResponse
 		select {
@@ -220,11 +222,12 @@ func (a *sending) send(produced func() error) {
 			}
 			m, quiet = next, false
 		case <-tick.C:
-			if !quiet {
+			now := a.heldBack()
+			if !quiet && now == paced {
 				quiet = true
 				continue
 			}
-			m = a.keepalive()
+			m, quiet, paced = a.keepalive(), true, now
 		case <-a.ctx.Done():
 			a.finish(context.Cause(a.ctx))
 			return
@@ -256,7 +259,7 @@ func (a *sending) finish(err error) {
 func (a *sending) keepalive() *snapshotv1.FetchResponse {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := &snapshotv1.Keepalive{Phase: a.phase, Paced: a.paced}
+	k := &snapshotv1.Keepalive{Phase: a.phase, Paced: a.paced(time.Now())}
 	switch a.phase {
 	case snapshotv1.Phase_PHASE_QUEUED:
 		k.Done = uint64(a.position)

@@ -33,7 +33,7 @@ type SendInfo struct {
 	// BytesPerSecond is the rate of SentBytes over the last few seconds; of an
 	// ended attempt, over the time it spent sending.
 	BytesPerSecond uint64
-	// Paced: it waits for the pacing now. NoCredit is since when the receiver
+	// Paced: the pacing held it back within the last two seconds. NoCredit is since when the receiver
 	// takes no more; zero: it does.
 	Paced    bool
 	NoCredit time.Time
@@ -44,6 +44,10 @@ type SendInfo struct {
 	// Stages is the time spent in queue, capture and send.
 	Stages map[Stage]time.Duration
 }
+
+// pacedNotice is how long a wait for the pacing must be to be told: shorter ones
+// cost nobody anything.
+const pacedNotice = time.Millisecond
 
 // maxEndedSends is how many ended attempts of a group are remembered.
 const maxEndedSends = 16
@@ -97,7 +101,7 @@ func (a *sending) info() SendInfo {
 		Transfer: a.open.Transfer, Attempt: a.open.Attempt, Group: a.open.Group, Node: a.open.Node,
 		Phase: a.phase, Position: a.position, SentBytes: a.sent, WireBytes: a.wire, BytesPerSecond: a.meter.rate(now),
 		DoneBytes: a.built[0], TotalBytes: a.built[1],
-		Paced: a.paced, NoCredit: a.noCredit, Started: a.started, Stages: a.timeline.times(now),
+		Paced: a.paced(now), NoCredit: a.noCredit, Started: a.started, Stages: a.timeline.times(now),
 	}
 	if a.image != nil {
 		m := a.image.Manifest()
@@ -141,10 +145,33 @@ func (a *sending) count(raw, wire int) {
 	a.meter.add(time.Now(), uint64(raw))
 }
 
-func (a *sending) setPaced(paced bool) {
+// waitsForPace notes that a wait for the pacing begins.
+func (a *sending) waitsForPace(now time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.paced = paced
+	a.waits = now
+}
+
+// waitedForPace notes that it ended; held tells that it was one worth the name.
+func (a *sending) waitedForPace(now time.Time, held bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.waits = time.Time{}
+	if held {
+		a.waited = now
+	}
+}
+
+// paced tells that the pacing holds the attempt back, or did lately: between two
+// waits a chunk goes, and nobody wants to see that flicker. a.mu is held.
+func (a *sending) paced(now time.Time) bool {
+	return !a.waits.IsZero() && now.Sub(a.waits) >= pacedNotice || !a.waited.IsZero() && now.Sub(a.waited) < a.source.opts.KeepaliveEvery
+}
+
+func (a *sending) heldBack() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.paced(time.Now())
 }
 
 func (a *sending) setNoCredit(since time.Time) {
