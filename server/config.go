@@ -63,6 +63,10 @@ type Config struct {
 	// MaxInflightBytes bounds the writes of all clients that wait for their
 	// outcome.
 	MaxInflightBytes Size
+	// SnapshotPacing is latency or off: whether images that this node sends give way
+	// to clients. SnapshotRate bounds them in bytes a second; zero is "none".
+	SnapshotPacing string
+	SnapshotRate   Size
 	// SnapshotKeep and SnapshotKeepBytes bound the images that a group keeps; a
 	// SnapshotKeepBytes below zero is "off". SnapshotExpiry is how long one lives
 	// after its last use.
@@ -312,6 +316,9 @@ func (v *validation) sizes() {
 	if c.SnapshotExpiry < time.Second || c.SnapshotExpiry > 365*24*time.Hour {
 		v.bad("snapshot_expiry", "must be 1s to 8760h")
 	}
+	if c.SnapshotRate != 0 && (c.SnapshotRate < 64<<10 || c.SnapshotRate > 1<<40) {
+		v.bad("snapshot_rate", "must be none or 64KiB to 1TiB, in bytes a second")
+	}
 	if c.MaxConnections < 4 || c.MaxConnections > 1_000_000 {
 		v.bad("max_connections", "must be 4 to 1000000")
 	}
@@ -326,6 +333,11 @@ func (v *validation) choices() {
 	case kv.CompressionNone, kv.CompressionFastest, kv.CompressionBalanced, kv.CompressionGood:
 	default:
 		v.bad("compression", "must be none, fastest, balanced or good")
+	}
+	switch c.SnapshotPacing {
+	case pacingLatency, pacingOff:
+	default:
+		v.bad("snapshot_pacing", "must be latency or off")
 	}
 	switch c.LogLevel {
 	case "debug", "info", "warn", "error":

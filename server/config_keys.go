@@ -22,7 +22,7 @@ type Key struct {
 
 	tag   string
 	field func(*Config) any // pointer to the field
-	off   string            // a word for -1 ("off") or 0 ("auto")
+	off   string            // a word for -1 ("off") or 0 ("auto", "none")
 }
 
 // Flag returns the name of the key as a flag: data_dir is data-dir.
@@ -69,6 +69,8 @@ func Keys() []Key {
 		number("max_connections", "4096", "connections that are accepted on each port; more wait", func(c *Config) any { return &c.MaxConnections }),
 		number("max_streams", "1024", "calls and streams at a time on one connection; more wait", func(c *Config) any { return &c.MaxStreams }),
 		size("max_inflight_bytes", "48MiB", "writes of all clients that wait for their outcome; more wait", "", func(c *Config) any { return &c.MaxInflightBytes }),
+		text("snapshot_pacing", pacingLatency, "latency: images that are sent give way to clients; off: full speed", func(c *Config) any { return &c.SnapshotPacing }),
+		size("snapshot_rate", "none", "most bytes a second that all images sent by this node take together, such as 50MiB", "none", func(c *Config) any { return &c.SnapshotRate }),
 		number("snapshot_keep", "8", "images that a group keeps at most; the oldest that no transfer uses go first", func(c *Config) any { return &c.SnapshotKeep }),
 		size("snapshot_keep_bytes", "off", "bytes of the images that a group keeps, beside the newest; off: no bound", "off", func(c *Config) any { return &c.SnapshotKeepBytes }),
 		text("snapshot_expiry", "10m", "time that an image is kept after its last use", func(c *Config) any { return &c.SnapshotExpiry }),
@@ -104,7 +106,7 @@ func (k Key) get(c *Config) string {
 	case *time.Duration:
 		return f.String()
 	case *Size:
-		if k.off == "off" && *f < 0 || k.off == "auto" && *f == 0 {
+		if k.off == "off" && *f < 0 || k.off != "" && k.off != "off" && *f == 0 {
 			return k.off
 		}
 		return f.String()

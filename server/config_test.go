@@ -117,6 +117,8 @@ func TestConfigValidate(t *testing.T) {
 		{func(c *Config) { c.LimitTxn = 5 << 20 }, "limit_txn", "4MiB"},
 		{func(c *Config) { c.CacheBytes = 1 }, "cache_bytes", "auto"},
 		{func(c *Config) { c.Compression = "zip" }, "compression", "balanced"},
+		{func(c *Config) { c.SnapshotPacing = "fast" }, "snapshot_pacing", "latency or off"},
+		{func(c *Config) { c.SnapshotRate = 1000 }, "snapshot_rate", "none or 64KiB to 1TiB"},
 		{func(c *Config) { c.LogFormat = "xml" }, "log_format", "json"},
 		{func(c *Config) { c.MaxStreams = 1 }, "max_streams", "4 to"},
 		{func(c *Config) { c.ShutdownTimeout = -1 }, "shutdown_timeout", "1h"},
@@ -146,6 +148,16 @@ func TestConfigSet(t *testing.T) {
 	}
 	if before.sources != nil {
 		t.Error("Set changed a copy")
+	}
+	for text, want := range map[string]Size{"none": 0, "50MiB": 50 << 20, "65536": 64 << 10} {
+		if err := c.Set("snapshot_rate", text, "flag --snapshot-rate"); err != nil || c.SnapshotRate != want {
+			t.Errorf("a rate of %s is %v, %v", text, c.SnapshotRate, err)
+		}
+	}
+	for text, says := range map[string]string{"0": "above 0, or none", "fast": "not a size", "-1": "not a size", "off": "not a size"} {
+		if err := c.Set("snapshot_rate", text, "flag --snapshot-rate"); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "flag --snapshot-rate") {
+			t.Errorf("a rate of %s: %v", text, err)
+		}
 	}
 	if err := c.Set("heartbeat_ticks", "0", "flag --heartbeat-ticks"); err == nil || !strings.Contains(err.Error(), "flag --heartbeat-ticks") {
 		t.Errorf("got %v", err)

@@ -15,7 +15,15 @@ func (s *Server) newImages() (err error) {
 	if s.receiver, err = snapshot.NewReceiver(snapshot.ReceiverOptions{Counters: s.imageCounters, Logger: s.log}); err != nil {
 		return err
 	}
-	s.source, err = snapshot.NewSource(snapshot.SourceOptions{Provider: imageProvider{s}, Counters: s.imageCounters, Logger: s.log})
+	s.foreground = s.newForeground()
+	pacing := snapshot.PacingOptions{Foreground: s.foreground, Rate: int64(s.config.SnapshotRate)}
+	if s.config.SnapshotPacing == pacingOff {
+		pacing.Mode = snapshot.PacingOff
+	}
+	if s.pacer, err = snapshot.NewRatePacer(pacing); err != nil {
+		return err
+	}
+	s.source, err = snapshot.NewSource(snapshot.SourceOptions{Provider: imageProvider{s}, Pacer: s.pacer, Counters: s.imageCounters, Logger: s.log})
 	return err
 }
 
@@ -25,6 +33,12 @@ func (s *Server) snapshotOptions() *raftnode.SnapshotOptions {
 		MaxImages: s.config.SnapshotKeep, MaxImageBytes: uint64(max(s.config.SnapshotKeepBytes, 0)),
 	}
 }
+
+// The values of snapshot_pacing.
+const (
+	pacingLatency = "latency"
+	pacingOff     = "off"
+)
 
 // imageProvider serves images once the node is open.
 type imageProvider struct{ s *Server }

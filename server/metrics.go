@@ -28,6 +28,7 @@ type metrics struct {
 	writeStreams  prometheus.Gauge
 	streamWrites  *prometheus.CounterVec
 	leaderChanges *prometheus.CounterVec
+	commit        *prometheus.HistogramVec
 	logSync       prometheus.Histogram
 	logSyncBytes  prometheus.Histogram
 }
@@ -42,6 +43,7 @@ func ownFamilies() []family {
 		{"streamraft_write_streams", "gauge", nil, "Write streams that are open."},
 		{"streamraft_write_stream_writes_total", "counter", []string{"outcome"}, "Writes answered on Write streams: ok or failed."},
 		{"streamraft_group_leader_changes_total", "counter", []string{"group"}, "Changes of leader, role or term that this replica saw."},
+		{"streamraft_group_commit_seconds", "histogram", []string{"group"}, "Time from taking a command to having applied it on a majority's word, on the leader; the oldest command of each entry."},
 		{"streamraft_log_sync_seconds", "histogram", nil, "Time to write and sync one batch of the raft log."},
 		{"streamraft_log_sync_bytes", "histogram", nil, "Size of batches of the raft log."},
 	}
@@ -66,11 +68,12 @@ func newMetrics(s *Server, registry *prometheus.Registry) (*metrics, error) {
 		writeStreams:  prometheus.NewGauge(prometheus.GaugeOpts{Name: f[3].name, Help: f[3].help}),
 		streamWrites:  counter(f[4]),
 		leaderChanges: counter(f[5]),
-		logSync:       histogram(f[6], seconds),
-		logSyncBytes:  histogram(f[7], prometheus.ExponentialBuckets(512, 4, 8)), // 512 B to 8 MiB
+		commit:        prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: f[6].name, Help: f[6].help, Buckets: seconds}, f[6].labels),
+		logSync:       histogram(f[7], seconds),
+		logSyncBytes:  histogram(f[8], prometheus.ExponentialBuckets(512, 4, 8)), // 512 B to 8 MiB
 	}
 	for _, c := range []prometheus.Collector{
-		m.calls, m.callSeconds, m.streams, m.writeStreams, m.streamWrites, m.leaderChanges, m.logSync, m.logSyncBytes,
+		m.calls, m.callSeconds, m.streams, m.writeStreams, m.streamWrites, m.leaderChanges, m.commit, m.logSync, m.logSyncBytes,
 		newNodeCollector(s),
 	} {
 		if err := registry.Register(c); err != nil {

@@ -32,6 +32,8 @@ type Server struct {
 	transport              *startedTransport
 	receiver               *snapshot.Receiver
 	source                 *snapshot.Source
+	pacer                  *snapshot.RatePacer
+	foreground             *foreground
 	imageCounters          *snapshot.Counters
 	imageUsers             imageUsers
 	saving                 atomic.Bool // an archive is being made
@@ -383,7 +385,12 @@ func (s *Server) nodeOptions() raftnode.Options {
 			Removed:           func(string) { s.noteChange() },
 			GroupFailed:       func(uint64, error) { s.noteChange() },
 			NoSpace:           func(bool, uint64) { s.noteChange() },
+			Committed: func(group uint64, took time.Duration) {
+				s.foreground.committed(took)
+				s.metrics.commit.WithLabelValues(id(group)).Observe(took.Seconds())
+			},
 			LogSynced: func(d time.Duration, bytes int) {
+				s.foreground.synced(d)
 				s.metrics.logSync.Observe(d.Seconds())
 				s.metrics.logSyncBytes.Observe(float64(bytes))
 			},
