@@ -169,6 +169,7 @@ func (g *Group) replicaStatus(members *raftv1.Membership, role Role) []ReplicaSt
 		for i := range list {
 			if list[i].RaftID == id {
 				list[i].Match, list[i].Active = pr.Match, g.answers(id)
+				list[i].Silent = time.Duration(g.silent[id]) * g.node.opts.TickInterval
 				list[i].Progress = progressName(pr.State)
 			}
 		}

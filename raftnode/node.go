@@ -228,7 +228,7 @@ func (n *Node) addPeer(node, address string, override bool) {
 	}
 	n.peersMu.Lock()
 	defer n.peersMu.Unlock()
-	if known, ok := n.peers[node]; ok && (known == address || !override) {
+	if _, ok := n.peers[node]; ok && !override {
 		return
 	}
 	n.peers[node] = address

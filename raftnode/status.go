@@ -1,6 +1,10 @@
 package raftnode
 
-import "github.com/cockroachdb/pebble/v2/vfs"
+import (
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
 
 // Role of a replica in its group.
 type Role string
@@ -77,6 +81,9 @@ type ReplicaStatus struct {
 	Match uint64
 	// Active tells that the replica answered within an election timeout.
 	Active bool
+	// Silent is for how long this leader has heard nothing of it; 0 where it
+	// answers.
+	Silent time.Duration
 	// Progress is probe, replicate or snapshot.
 	Progress string
 }

@@ -101,20 +101,32 @@ func (s *Server) stepChange(ctx context.Context, g *raftnode.Group, q *adminv1.C
 }
 
 // awaitSilence makes sure that no replica of a node that is to be replaced
-// answers: it watches for as long as raft remembers an answer, and longer than
-// two heartbeats. A node that was stopped a moment ago is waited for by trying
-// again.
+// answers: the leader has heard nothing of it for an election timeout, which is
+// several heartbeats; a new leader has to wait for that. A node that was stopped
+// a moment ago is waited for by trying again.
 func (s *Server) awaitSilence(ctx context.Context, g *raftnode.Group, node string, ids []uint64) error {
 	if len(ids) == 0 {
 		return nil
 	}
 	poll := time.NewTicker(s.config.TickInterval)
 	defer poll.Stop()
-	for range s.config.ElectionTicks {
+	enough := time.Duration(s.config.ElectionTicks) * s.config.TickInterval
+	for {
+		silent := true
 		for _, r := range g.Status().Replicas {
-			if slices.Contains(ids, r.RaftID) && r.Active {
+			if !slices.Contains(ids, r.RaftID) {
+				continue
+			}
+			if r.Active {
 				return fmt.Errorf("%w: group %d: node %s still answers with its old directory; it cannot be replaced while it runs: stop it", raftnode.ErrChangePending, g.ID(), node)
 			}
+			silent = silent && r.Silent >= enough
+		}
+		if silent {
+			return nil
+		}
+		if err := leads(g); err != nil {
+			return err
 		}
 		select {
 		case <-poll.C:
@@ -122,7 +134,6 @@ func (s *Server) awaitSilence(ctx context.Context, g *raftnode.Group, node strin
 			return context.Cause(ctx)
 		}
 	}
-	return nil
 }
 
 func nameTaken(node string) string {

@@ -46,14 +46,19 @@ func newLane(p *peer, id raftv1.Lane, limits QueueLimits) *lane {
 
 // kick ends the connection and the pause before the next one.
 func (l *lane) kick() {
-	select {
-	case l.kicked <- struct{}{}:
-	default:
-	}
+	l.nudge()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cancel != nil {
 		l.cancel(errKicked)
+	}
+}
+
+// nudge ends the pause before the next attempt, or the next pause.
+func (l *lane) nudge() {
+	select {
+	case l.kicked <- struct{}{}:
+	default:
 	}
 }
 

@@ -58,6 +58,8 @@ func (p *peer) setAddress(address string) {
 	p.mu.Unlock()
 	if changed {
 		p.kick()
+	} else {
+		p.nudge()
 	}
 }
 
@@ -65,6 +67,13 @@ func (p *peer) setAddress(address string) {
 func (p *peer) kick() {
 	for _, l := range p.lanes {
 		l.kick()
+	}
+}
+
+// nudge ends the pauses before the next attempts to connect; connections stay.
+func (p *peer) nudge() {
+	for _, l := range p.lanes {
+		l.nudge()
 	}
 }
 

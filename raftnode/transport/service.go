@@ -152,6 +152,10 @@ func (in *inbound) serve(h Handler) error {
 		return err
 	}
 	close(in.accepted)
+	// It is there: a connection the other way need not wait out its pause.
+	if p := (*in.t.peers.Load())[first.hello.GetNode()]; p != nil {
+		p.nudge()
+	}
 	select {
 	case err := <-in.ended:
 		return endStatus(err)

@@ -30,7 +30,8 @@ type Transport interface {
 	Start(h Handler) error
 
 	// SetPeer makes a node known under an address, or changes its address. It
-	// returns at once; connections are made in the background and kept.
+	// returns at once; connections are made in the background and kept. Where the
+	// node is known there already, an attempt to connect is due at once.
 	SetPeer(node, address string)
 
 	// RemovePeer forgets a node and closes the connections to it.
