@@ -74,7 +74,7 @@ func newMetrics(s *Server, registry *prometheus.Registry) (*metrics, error) {
 	}
 	for _, c := range []prometheus.Collector{
 		m.calls, m.callSeconds, m.streams, m.writeStreams, m.streamWrites, m.leaderChanges, m.commit, m.logSync, m.logSyncBytes,
-		newNodeCollector(s),
+		newNodeCollector(s), newSnapshotCollector(s),
 	} {
 		if err := registry.Register(c); err != nil {
 			m.unregister()

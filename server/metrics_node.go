@@ -50,6 +50,7 @@ func logFigures() []figure[raftnode.Metrics] {
 	return []figure[raftnode.Metrics]{
 		{family{"streamraft_log_disk_bytes", "gauge", nil, "Size of all log files, spare ones included."}, func(m *raftnode.Metrics) float64 { return float64(m.Log.DiskBytes) }},
 		{family{"streamraft_log_live_bytes", "gauge", nil, "Bytes of entries in the log that are still needed."}, func(m *raftnode.Metrics) float64 { return float64(m.Log.LiveBytes) }},
+		{family{"streamraft_log_writing_seconds", "gauge", nil, "How long the batch of the log under way has taken so far; a disk that hangs shows here."}, func(m *raftnode.Metrics) float64 { return m.LogWriting.Seconds() }},
 		{family{"streamraft_log_segments", "gauge", nil, "Log segments in use."}, func(m *raftnode.Metrics) float64 { return float64(m.Log.Segments) }},
 		{family{"streamraft_log_segments_recycled_total", "counter", nil, "Log segments used again for a later one."}, func(m *raftnode.Metrics) float64 { return float64(m.Log.Recycled) }},
 		{family{"streamraft_log_batches_total", "counter", nil, "Batches written to the log."}, func(m *raftnode.Metrics) float64 { return float64(m.Log.Batches) }},
@@ -96,6 +97,7 @@ func groupCounters() []figure[raftnode.GroupMetrics] {
 		{family{"streamraft_group_installs_total", "counter", labels, "Images installed on this replica."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.Installs) }},
 		{family{"streamraft_group_digest_mismatches_total", "counter", labels, "Digests of this replica's state that most voters had otherwise; each leads to quarantine."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.DigestMismatches) }},
 		{family{"streamraft_group_digest_alarms_total", "counter", labels, "Rounds of digests without a majority, seen by the leader: nobody can tell which state is right."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.DigestAlarms) }},
+		{family{"streamraft_snapshot_log_pin_bytes", "gauge", labels, "Log that this leader keeps for replicas that are getting an image; past four times log_budget it is cut."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.LogPinBytes) }},
 		{family{"streamraft_group_inbox_dropped_total", "counter", labels, "Messages dropped because the group's inbox was full."}, func(g *raftnode.GroupMetrics) float64 { return float64(g.InboxDropped) }},
 	}
 }
@@ -111,6 +113,7 @@ func storeFigures() []figure[kv.Metrics] {
 		{family{"streamraft_kv_l0_files", "gauge", labels, "Tables that wait for compaction."}, func(m *kv.Metrics) float64 { return float64(m.L0Files) }},
 		{family{"streamraft_kv_l0_sublevels", "gauge", labels, "Sublevels of L0."}, func(m *kv.Metrics) float64 { return float64(m.L0Sublevels) }},
 		{family{"streamraft_kv_read_amplification", "gauge", labels, "Places a read looks at."}, func(m *kv.Metrics) float64 { return float64(m.ReadAmplification) }},
+		{family{"streamraft_kv_write_stalled", "gauge", labels, "1 while the store holds writes up, until memtables or L0 have room."}, func(m *kv.Metrics) float64 { return oneIf(m.WriteStalled) }},
 		{family{"streamraft_kv_flushes_total", "counter", labels, "Flushes of memtables."}, func(m *kv.Metrics) float64 { return float64(m.Flushes) }},
 		{family{"streamraft_kv_compactions_total", "counter", labels, "Compactions."}, func(m *kv.Metrics) float64 { return float64(m.Compactions) }},
 		{family{"streamraft_kv_background_errors_total", "counter", labels, "Flushes and compactions that failed and are tried again."}, func(m *kv.Metrics) float64 { return float64(m.BackgroundErrors) }},
@@ -158,7 +161,11 @@ func families() []family {
 	list = appendFamilies(list, groupFigures())
 	list = appendFamilies(list, groupCounters())
 	list = appendFamilies(list, storeFigures())
-	return appendFamilies(list, laneFigures())
+	list = appendFamilies(list, laneFigures())
+	for _, f := range snapshotFamilies() {
+		list = append(list, f.family)
+	}
+	return list
 }
 
 func appendFamilies[T any](list []family, figures []figure[T]) []family {

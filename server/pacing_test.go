@@ -94,7 +94,7 @@ func TestSnapshotRate(t *testing.T) {
 		}
 		return m
 	}
-	var toldBySource, toldByReceiver, gauge bool
+	var toldBySource, toldByReceiver, gauge, pinned bool
 	var sent uint64
 	// The deadline of this is a few times what the rate needs.
 	eventually(t, "n4 has its image", func() bool {
@@ -111,6 +111,9 @@ func TestSnapshotRate(t *testing.T) {
 				toldBySource = toldBySource || i.Paced
 			}
 			gauge = gauge || n.pacer.Rate() == rate
+			for _, g := range n.Node().Metrics().Groups {
+				pinned = pinned || g.LogPinBytes > 0
+			}
 		}
 		for _, tr := range n4.Node().Transfers() {
 			if tr.Group == raftnode.FirstDataGroup && tr.Outcome != 0 && !tr.Ended.IsZero() {
@@ -119,14 +122,15 @@ func TestSnapshotRate(t *testing.T) {
 		}
 		return false
 	})
-	if sent < 4<<20 {
+	if sent < 3_900_000 {
 		t.Fatalf("the image has only %d bytes", sent)
 	}
-	if !toldBySource || !toldByReceiver || !gauge {
-		t.Errorf("paced: the source tells %v, the receiver %v, the gauge %v", toldBySource, toldByReceiver, gauge)
+	if !toldBySource || !toldByReceiver || !gauge || !pinned {
+		t.Errorf("paced: the source tells %v, the receiver %v, the gauge %v; log is pinned: %v", toldBySource, toldByReceiver, gauge, pinned)
 	}
 	if waited := figures().CreditStall["pacing"]; waited < time.Second {
 		t.Errorf("it waited only %v for the pacing", waited)
 	}
+	checkTransferMetrics(t, nodes, n4)
 	becomes(t, append(nodes, n4), "n4", adminv1.MemberState_MEMBER_STATE_VOTER)
 }
