@@ -19,11 +19,6 @@ import (
 	"github.com/streamraft/streamraft/server"
 )
 
-const (
-	keyBytes   = 16
-	valueBytes = 256
-)
-
 // cluster is three nodes in this process, with everything a deployed node has.
 type cluster struct {
 	servers   []*server.Server

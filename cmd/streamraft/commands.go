@@ -14,6 +14,7 @@ func commands(g *globals) []*cobra.Command {
 		newGroupCommand(g),    // group.go
 		newMemberCommand(g),   // member.go
 		newSnapshotCommand(g), // snapshot.go
+		newBenchCommand(g),    // bench.go
 		newVersionCommand(g),  // version.go
 	}
 }

@@ -44,7 +44,7 @@ func allowedImports() []treeImports {
 		{"client", []string{"proto"}},
 		{"server", []string{"streammeta", "kv", "raftnode", "snapshot", "proto",
 			"internal/durable", "internal/logbridge", "internal/invariants"}},
-		{"bench", []string{"client", "server", "raftnode", "kv", "snapshot", "streammeta", "internal/faultnet"}},
+		{"bench", []string{"client", "server", "raftnode", "kv", "snapshot", "streammeta", "proto", "internal/localcluster", "internal/faultnet"}},
 		{"cmd", []string{"server", "client", "bench", "snapshot", "streammeta/worker", "worker", "proto",
 			"internal/cliui", "internal/importer", "internal/localcluster", "internal/logbridge"}},
 		// What a user would write: no internal packages.
