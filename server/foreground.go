@@ -55,8 +55,8 @@ func (f *foreground) Base() snapshot.Latencies {
 }
 
 // Recent implements snapshot.Foreground.
-func (f *foreground) Recent() snapshot.Latencies {
-	return snapshot.Latencies{Commit: f.commit.recentP99(), LogSync: f.logSync.recentP99()}
+func (f *foreground) Recent(d time.Duration) snapshot.Latencies {
+	return snapshot.Latencies{Commit: f.commit.recentP99(d), LogSync: f.logSync.recentP99(d)}
 }
 
 // WriteStalled implements snapshot.Foreground. A batch of the log that hangs is
@@ -64,7 +64,7 @@ func (f *foreground) Recent() snapshot.Latencies {
 // missing, the transfer may be what brings it back.
 func (f *foreground) WriteStalled() bool {
 	slow := max(slowDisk, 2*f.logSync.baseP99(true))
-	if f.logWriting() > slow || f.logSync.recentP99() > slow {
+	if f.logWriting() > slow || f.logSync.recentP99(time.Second) > slow {
 		return true
 	}
 	stalled, _ := f.stores()

@@ -133,3 +133,30 @@ func TestForegroundPaces(t *testing.T) {
 		})
 	}
 }
+
+// TestForegroundForgivesAMoment: one slow moment halves the rate once or twice,
+// where the intervals cut it, and not in each interval that still sees it.
+func TestForegroundForgivesAMoment(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ms = time.Millisecond
+		n := newPacedNode(t)
+		n.run(time.Minute, 5*ms, 2*ms, nil)
+		pace := n.pacer.Begin(0)
+		defer pace.End()
+		n.run(2*time.Second, 5*ms, 2*ms, pace)
+		before := n.pacer.Rate()
+		n.run(100*ms, 50*ms, 2*ms, pace)
+		low := before
+		for range 10 {
+			n.run(100*ms, 5*ms, 2*ms, pace)
+			low = min(low, n.pacer.Rate())
+		}
+		if low > before/2 || low < before/4 {
+			t.Errorf("the rate fell from %.0f to %.0f MiB/s", before/(1<<20), low/(1<<20))
+		}
+		n.run(time.Second, 5*ms, 2*ms, pace)
+		if rate := n.pacer.Rate(); rate < low+3*8<<20 {
+			t.Errorf("it rose only from %.0f to %.0f MiB/s", low/(1<<20), rate/(1<<20))
+		}
+	})
+}

@@ -69,21 +69,30 @@ func (w *latencyWindows) add(at, d time.Duration) {
 	window.total++
 }
 
-// p99 returns the 99th percentile, 0 if there are less than least.
-func (w *latencyWindows) p99(at time.Duration, least uint64) time.Duration {
+// p99 returns the 99th percentile over the newest windows, 0 if there are less
+// than least. Of ten to a hundred it is the second highest: one slow moment is no
+// latency.
+func (w *latencyWindows) p99(at time.Duration, windows int, least uint64) time.Duration {
 	w.advance(at)
+	newest := func(i int) *latencyWindow {
+		n := int64(len(w.ring))
+		return &w.ring[((w.last-int64(i))%n+n)%n]
+	}
 	var total uint64
-	for i := range w.ring {
-		total += w.ring[i].total
+	for i := range windows {
+		total += newest(i).total
 	}
 	if total == 0 || total < least {
 		return 0
 	}
 	above := total / 100 // how many may be above
+	if total >= 10 {
+		above = max(above, 1)
+	}
 	for bucket := latencyBuckets - 1; ; bucket-- {
 		var n uint64
-		for i := range w.ring {
-			n += uint64(w.ring[i].counts[bucket])
+		for i := range windows {
+			n += uint64(newest(i).counts[bucket])
 		}
 		if n > above {
 			return latencyOf(bucket)
@@ -93,9 +102,10 @@ func (w *latencyWindows) p99(at time.Duration, least uint64) time.Duration {
 }
 
 const (
-	// recentWindows of recentWidth are the last second.
-	recentWindows = 4
-	recentWidth   = 250 * time.Millisecond
+	// recentWindows of recentWidth are the last second, and the one that is not over:
+	// who looks each second must miss nothing.
+	recentWindows = 9
+	recentWidth   = 125 * time.Millisecond
 	// baseWindows of baseWidth are the last 5 minutes without a transfer.
 	baseWindows = 10
 	baseWidth   = 30 * time.Second
@@ -147,12 +157,12 @@ func (t *latencyTrack) quietTime(now time.Time) time.Duration {
 	return t.quiet
 }
 
-// recentP99 is over the last second; 0 if nothing happened.
-func (t *latencyTrack) recentP99() time.Duration {
+// recentP99 is over about the last d, at most a second; 0 if nothing happened.
+func (t *latencyTrack) recentP99(d time.Duration) time.Duration {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.recent.p99(now.Sub(t.opened), 1)
+	return t.recent.p99(now.Sub(t.opened), min(int(d/recentWidth)+1, recentWindows), 1)
 }
 
 // baseP99 is over the last 5 minutes without a transfer; 0 if too little
@@ -162,7 +172,7 @@ func (t *latencyTrack) baseP99(transferring bool) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if transferring {
-		return t.base.p99(t.quiet, baseLeast)
+		return t.base.p99(t.quiet, baseWindows, baseLeast)
 	}
-	return t.base.p99(t.quietTime(now), baseLeast)
+	return t.base.p99(t.quietTime(now), baseWindows, baseLeast)
 }

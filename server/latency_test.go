@@ -38,8 +38,12 @@ func TestLatencyP99(t *testing.T) {
 			w.add(time.Duration(r.IntN(1000))*time.Millisecond, d)
 		}
 		slices.Sort(all)
-		want := all[len(all)-1-len(all)/100]
-		if got := w.p99(time.Second, 1); got < want && want > 1<<latencyLowBits || float64(got) > 1.07*float64(max(want, 1<<latencyLowBits)) {
+		above := len(all) / 100
+		if len(all) >= 10 {
+			above = max(above, 1)
+		}
+		want := all[len(all)-1-above]
+		if got := w.p99(time.Second, 4, 1); got < want && want > 1<<latencyLowBits || float64(got) > 1.07*float64(max(want, 1<<latencyLowBits)) {
 			t.Fatalf("p99 of %d is %v, told as %v", len(all), want, got)
 		}
 	}
@@ -61,7 +65,7 @@ func TestLatencyTrack(t *testing.T) {
 				t.Errorf("%s: %v, not %v", what, got, want)
 			}
 		}
-		if track.baseP99(false) != 0 || track.recentP99() != 0 {
+		if track.baseP99(false) != 0 || track.recentP99(time.Second) != 0 {
 			t.Error("latencies of nothing")
 		}
 		run(100*time.Millisecond, time.Millisecond, false)
@@ -70,13 +74,13 @@ func TestLatencyTrack(t *testing.T) {
 		}
 		run(time.Minute, 5*time.Millisecond, false)
 		near("base", track.baseP99(false), 5*time.Millisecond)
-		near("recent", track.recentP99(), 5*time.Millisecond)
+		near("recent", track.recentP99(time.Second), 5*time.Millisecond)
 		// An hour with a transfer does not count, nor does it age the base.
 		run(time.Hour, 50*time.Millisecond, true)
 		near("base after a transfer", track.baseP99(true), 5*time.Millisecond)
-		near("recent in a transfer", track.recentP99(), 50*time.Millisecond)
+		near("recent in a transfer", track.recentP99(time.Second), 50*time.Millisecond)
 		run(2*time.Second, 10*time.Millisecond, false)
-		near("recent after it", track.recentP99(), 10*time.Millisecond)
+		near("recent after it", track.recentP99(time.Second), 10*time.Millisecond)
 		near("base", track.baseP99(false), 10*time.Millisecond)
 		// Time without a transfer does.
 		run(6*time.Minute, time.Millisecond, false)
@@ -87,7 +91,7 @@ func TestLatencyTrack(t *testing.T) {
 		if got := track.baseP99(false); got != 0 {
 			t.Errorf("base %v after an hour of nothing", got)
 		}
-		if got := track.recentP99(); got != 0 {
+		if got := track.recentP99(time.Second); got != 0 {
 			t.Errorf("recent %v after an hour of nothing", got)
 		}
 	})

@@ -16,8 +16,8 @@ import (
 type Foreground interface {
 	// Base is over the last 5 minutes without a transfer.
 	Base() Latencies
-	// Recent is over about the last second.
-	Recent() Latencies
+	// Recent is over about the last d, at most a second.
+	Recent(d time.Duration) Latencies
 	// WriteStalled tells that a store or a disk holds writes up now.
 	WriteStalled() bool
 	// L0Sublevels is the worst count of the node's stores.
@@ -112,9 +112,10 @@ func (o *PacingOptions) Validate() error {
 	return nil
 }
 
-// refill is how often tokens come: often enough not to send in bursts, seldom
-// enough not to cost.
-const refill = 50 * time.Millisecond
+// refill is how often tokens come: often enough not to send in bursts, behind
+// which clients wait (at 64 MiB/s, 50 ms are three chunks at once), seldom enough
+// not to cost.
+const refill = 10 * time.Millisecond
 
 // RatePacer is the Pacer of the specification: a token rate, halved while
 // foreground work suffers and raised by a step while it does not. It has no
@@ -244,21 +245,43 @@ func (p *RatePacer) adjust(now time.Time) {
 	if p.opts.Mode == PacingOff {
 		return
 	}
-	if p.suffers() {
+	switch p.state() {
+	case suffers:
 		p.rate = max(p.rate/2, p.floor())
-	} else {
+	case isWell:
 		p.rate += float64(p.opts.Step)
 	}
 	p.bound()
 }
 
-func (p *RatePacer) suffers() bool {
+// state of the foreground.
+type state int
+
+const (
+	isWell   state = iota
+	recovers       // it suffered within the last second, and no longer
+	suffers
+)
+
+// state judges the foreground. Its last second tells whether it suffers, and its
+// last interval whether it still does: else one moment would be judged by every
+// interval that still sees it, and cost sixteen times the rate instead of twice.
+func (p *RatePacer) state() state {
 	f := p.opts.Foreground
 	if f.WriteStalled() || f.L0Sublevels() > p.opts.MaxSublevels {
-		return true
+		return suffers
 	}
-	recent := f.Recent()
-	return p.above(recent.Commit, p.base.Commit) || p.above(recent.LogSync, p.base.LogSync)
+	switch {
+	case !p.slow(f.Recent(time.Second)):
+		return isWell
+	case !p.slow(f.Recent(p.opts.Interval)):
+		return recovers
+	}
+	return suffers
+}
+
+func (p *RatePacer) slow(l Latencies) bool {
+	return p.above(l.Commit, p.base.Commit) || p.above(l.LogSync, p.base.LogSync)
 }
 
 // above compares a latency with its base. Without one there was no foreground

@@ -138,6 +138,7 @@ func TestSlotsEvict(t *testing.T) {
 type fakeForeground struct {
 	base, p99 time.Duration
 	sync      bool
+	over      bool // p99 is of the last second, and not of its end
 	stalled   bool
 	sublevels int
 }
@@ -149,8 +150,13 @@ func (f *fakeForeground) latencies(d time.Duration) Latencies {
 	return Latencies{Commit: d, LogSync: time.Millisecond}
 }
 
-func (f *fakeForeground) Base() Latencies    { return f.latencies(f.base) }
-func (f *fakeForeground) Recent() Latencies  { return f.latencies(f.p99) }
+func (f *fakeForeground) Base() Latencies { return f.latencies(f.base) }
+func (f *fakeForeground) Recent(d time.Duration) Latencies {
+	if f.over && d < time.Second {
+		return f.latencies(f.base)
+	}
+	return f.latencies(f.p99)
+}
 func (f *fakeForeground) WriteStalled() bool { return f.stalled }
 func (f *fakeForeground) L0Sublevels() int   { return f.sublevels }
 
@@ -181,6 +187,7 @@ func TestPacing(t *testing.T) {
 		{"bounded", fakeForeground{}, 10 << 20, 0, 4 * time.Second, 10},
 		{"latency", fakeForeground{base: 4 * time.Millisecond, p99: 10 * time.Millisecond}, 0, 0, time.Minute, 1.5},
 		{"latency of syncs", fakeForeground{sync: true, base: 4 * time.Millisecond, p99: 10 * time.Millisecond}, 0, 0, time.Minute, 1.5},
+		{"latency that is over", fakeForeground{over: true, base: 4 * time.Millisecond, p99: 10 * time.Millisecond}, 0, 0, 4 * time.Second, 64},
 		{"little above a small base", fakeForeground{base: time.Millisecond, p99: 2500 * time.Microsecond}, 0, 0, 2 * time.Second, 92},
 		{"no base", fakeForeground{p99: time.Second}, 0, 0, 2 * time.Second, 92},
 		{"stalled", fakeForeground{stalled: true}, 0, 0, time.Minute, 1.5},
