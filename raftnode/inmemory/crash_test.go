@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -20,20 +21,37 @@ type point struct {
 	fsys *vfs.MemFS
 }
 
-// crashEach returns a file system over mem that records crashes, with nothing and
-// with half of what was not synced kept.
-func crashEach(mem *vfs.MemFS, points *[]point) vfs.FS {
+// crashes records what crashes leave, with nothing and with half kept of what was
+// not synced. Removals are on a goroutine of their own.
+type crashes struct {
+	mu     sync.Mutex
+	points []point
+}
+
+// each returns a file system over mem.
+func (c *crashes) each(mem *vfs.MemFS) vfs.FS {
 	return errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsRead {
 			return nil
 		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		what := fmt.Sprintf("before operation %d on %s", op.Kind, op.Path)
-		*points = append(*points, point{what, mem.CrashClone(vfs.CrashCloneCfg{})},
+		c.points = append(c.points, point{what, mem.CrashClone(vfs.CrashCloneCfg{})},
 			point{what + ", half kept", mem.CrashClone(vfs.CrashCloneCfg{
-				UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(1, uint64(len(*points)))),
+				UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(1, uint64(len(c.points)))),
 			})})
 		return nil
 	}))
+}
+
+// take returns the points so far and begins anew.
+func (c *crashes) take() []point {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	points := c.points
+	c.points = nil
+	return points
 }
 
 // TestCrashSaving: a crash at any moment of a save leaves the state at the old
@@ -50,18 +68,20 @@ func TestCrashSaving(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var points []point
-	s = open(t, crashEach(mem, &points))
+	var c crashes
+	s = open(t, c.each(mem))
 	advance(t, s, 51, 90)
 	next := s.Machine().dump()
-	points = nil
+	c.take()
 	if err := s.Flush(); err != nil {
 		t.Fatal(err)
 	}
+	points := c.take()
 	during := len(points)
 	if err := s.Close(); err != nil { // with the removal of the old one
 		t.Fatal(err)
 	}
+	points = append(points, c.take()...)
 	points = append(points, point{"after the save", mem.CrashClone(vfs.CrashCloneCfg{})})
 	counts := map[uint64]int{}
 	for i, p := range points {
@@ -108,9 +128,9 @@ func TestCrashTaking(t *testing.T) {
 	if err := errors.Join(s.Flush(), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	var points []point
-	s = open(t, crashEach(mem, &points), m.Image)
-	points = nil
+	var c crashes
+	s = open(t, c.each(mem), m.Image)
+	c.take()
 	sink, err := prepare(t, s, m, "inbox/files")
 	if err == nil {
 		err = s.Install(sink)
@@ -119,7 +139,7 @@ func TestCrashTaking(t *testing.T) {
 		t.Fatal(err)
 	}
 	counts := map[uint64]int{}
-	for _, p := range points {
+	for _, p := range c.take() {
 		s := open(t, p.fsys, m.Image)
 		counts[s.index()]++
 		if want := map[uint64]string{40: old, 90: next}[s.index()]; s.Machine().dump() != want {
