@@ -140,8 +140,9 @@ func (t *tableWriter) abandon() error {
 	if t.w == nil {
 		return nil
 	}
+	w := t.w
 	t.w = nil
-	return t.file.abandon()
+	return t.file.abandonTable(w)
 }
 
 // hashedFile is where a table goes. Its digest is of the bytes that were
@@ -150,10 +151,27 @@ type hashedFile struct {
 	file vfs.File
 	hash *xxhash.Digest
 	size uint64
+	// abandoned: nothing that comes now is written.
+	abandoned atomic.Bool
+}
+
+var errTableAbandoned = errors.New("kv: the table is abandoned")
+
+// abandonTable ends a table that is of no use. Its writer has a goroutine that
+// writes blocks, so the file is closed only when Close has waited for that.
+func (f *hashedFile) abandonTable(w *sstable.Writer) error {
+	f.abandoned.Store(true)
+	if err := w.Close(); err != nil && !errors.Is(err, errTableAbandoned) {
+		return errors.Join(err, f.abandon())
+	}
+	return f.abandon()
 }
 
 // Write writes and hashes.
 func (f *hashedFile) Write(p []byte) error {
+	if f.abandoned.Load() {
+		return errTableAbandoned
+	}
 	// A Digest of xxhash never returns an error from Write. It comes first: a
 	// file may change p.
 	_, _ = f.hash.Write(p)
