@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync"
 
@@ -68,9 +69,8 @@ func (v *values) at(i int) []byte {
 	return value
 }
 
-// write writes records of the given numbers, many at a time, and tells how far it
-// is.
-func (d *dataset) write(ctx context.Context, c *client.Client, numbers func(yield func(int) bool), progress func(records int)) error {
+// write writes the records of the given numbers, many at a time.
+func (d *dataset) write(ctx context.Context, c *client.Client, numbers iter.Seq[int]) error {
 	var mu sync.Mutex
 	var failed error
 	w, err := c.NewWriter(client.WriterOptions{MaxInflight: 64, OnComplete: func(p *client.Pending) {
@@ -87,17 +87,12 @@ func (d *dataset) write(ctx context.Context, c *client.Client, numbers func(yiel
 	}
 	defer w.Close()
 	var batch []*kvv1.BatchOperation
-	done := 0
 	send := func() error {
 		if len(batch) == 0 {
 			return nil
 		}
-		done += len(batch)
 		_, err := w.Batch(ctx, batch)
 		batch = nil
-		if progress != nil {
-			progress(done)
-		}
 		return err
 	}
 	for i := range numbers {
@@ -130,7 +125,7 @@ func (d *dataset) all(yield func(int) bool) {
 
 // share are numbers of a share of the records, each at most once, chosen
 // uniformly at random, in random order.
-func (d *dataset) share(percent float64, seed uint64) func(yield func(int) bool) {
+func (d *dataset) share(percent float64, seed uint64) iter.Seq[int] {
 	source := rand.New(rand.NewPCG(seed, 1))
 	order := source.Perm(d.records)[:int(float64(d.records)*percent/100)]
 	return func(yield func(int) bool) {

@@ -1,9 +1,7 @@
 package bench
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,17 +73,11 @@ func (w *memoryWatch) end() {
 
 // anonymousMemory returns RssAnon of a process.
 func anonymousMemory(pid int) (uint64, error) {
-	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	path := fmt.Sprintf("/proc/%d/status", pid)
+	text := fieldOf(path, "RssAnon")
+	kib, err := strconv.ParseUint(strings.TrimSuffix(text, " kB"), 10, 54)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("%s: RssAnon: %q", path, text)
 	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if rest, ok := strings.CutPrefix(lines.Text(), "RssAnon:"); ok {
-			kib, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			return kib << 10, err
-		}
-	}
-	return 0, fmt.Errorf("process %d tells no RssAnon", pid)
+	return kib << 10, nil
 }

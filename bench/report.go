@@ -1,135 +1,154 @@
 package bench
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 )
 
-// Summary is what repeated recoveries of one case come to.
-type Summary struct {
-	Case  Case   `json:"case"`
-	Kind  string `json:"kind"`
-	Runs  int    `json:"runs"`
-	Total Spread `json:"total_seconds"`
-	// ToTransfer and Stages are medians in seconds.
-	ToTransfer float64            `json:"to_transfer_seconds"`
-	Stages     map[string]float64 `json:"stages_seconds"`
-	ImageMB    float64            `json:"image_mb"`
-	SentMB     float64            `json:"sent_mb"`
-	// Resent is what was sent to the size of the image: 1 where nothing was sent
-	// twice.
-	Resent float64 `json:"sent_to_image"`
-	// Limit is the median time to the least time that the bytes take by the limits.
-	Limit            float64 `json:"time_to_limit"`
-	SourceMemoryMB   float64 `json:"source_memory_mb"`
-	ReceiverMemoryMB float64 `json:"receiver_memory_mb"`
-	// Foreground latencies in milliseconds, medians; 0 without a load.
-	BeforeP50 float64 `json:"foreground_before_p50_ms"`
-	BeforeP99 float64 `json:"foreground_before_p99_ms"`
-	DuringP50 float64 `json:"foreground_during_p50_ms"`
-	DuringP99 float64 `json:"foreground_during_p99_ms"`
+// Report is all of a run of MeasureRecovery, with its raw samples. As JSON it is
+// what `streamraft bench recovery --json` prints.
+type Report struct {
+	Time    time.Time `json:"time"`
+	Version string    `json:"version"`
+	Machine Machine   `json:"machine"`
+	// What was measured; see RecoveryOptions.
+	Bytes         uint64   `json:"data_bytes"`
+	Data          Data     `json:"data"`
+	Repeat        int      `json:"repeat"`
+	Percent       float64  `json:"percent"`
+	At            float64  `json:"at"`
+	Load          int      `json:"load"`
+	Pacing        string   `json:"pacing"`
+	SettleSeconds float64  `json:"settle_seconds"`
+	NodeArgs      []string `json:"node_args"`
+	// Limits before each round, and recoveries in the order they were measured.
+	Limits  []Limits   `json:"limits"`
+	Runs    []Recovery `json:"runs"`
+	Summary []Summary  `json:"summary"`
 }
 
-// Summarize sums up recoveries by case, in the order the cases first come in.
-// limits may be nil.
-func Summarize(results []Recovery, limits *Limits) []Summary {
-	var summaries []Summary
-	var order []Case
-	byCase := make(map[Case][]Recovery)
-	for _, r := range results {
-		if !slices.Contains(order, r.Case) {
-			order = append(order, r.Case)
-		}
-		byCase[r.Case] = append(byCase[r.Case], r)
+// NewReport puts a report together; o is as MeasureRecovery got it, and version
+// that of the program.
+func NewReport(version string, o RecoveryOptions, results []Recovery, limits []Limits) *Report {
+	o.EnsureDefaults()
+	return &Report{
+		Time: time.Now().UTC(), Version: version, Machine: ThisMachine(),
+		Bytes: o.Bytes, Data: o.Data, Repeat: o.Repeat, Percent: o.Percent, At: o.At, Load: o.Load, Pacing: o.Pacing,
+		SettleSeconds: o.Settle.Seconds(), NodeArgs: slices.Clone(o.NodeArgs),
+		Limits: limits, Runs: results, Summary: Summarize(results),
 	}
-	for _, c := range order {
-		runs := byCase[c]
-		s := Summary{Case: c, Kind: runs[0].Kind, Runs: len(runs), Stages: make(map[string]float64)}
-		s.Total = SpreadOf(each(runs, func(r *Recovery) float64 { return r.Total.Seconds() }))
-		middle := func(value func(r *Recovery) float64) float64 { return SpreadOf(each(runs, value)).Median }
-		s.ToTransfer = middle(func(r *Recovery) float64 { return r.ToTransfer.Seconds() })
-		for stage := range runs[0].Stages {
-			s.Stages[stage] = middle(func(r *Recovery) float64 { return r.Stages[stage].Seconds() })
-		}
-		s.ImageMB = middle(func(r *Recovery) float64 { return float64(r.ImageBytes) / 1e6 })
-		s.SentMB = middle(func(r *Recovery) float64 { return float64(r.SentBytes) / 1e6 })
-		s.Resent = middle(func(r *Recovery) float64 { return ratio(float64(r.SentBytes), float64(r.ImageBytes)) })
-		s.SourceMemoryMB = middle(func(r *Recovery) float64 { return float64(r.SourceMemory) / 1e6 })
-		s.ReceiverMemoryMB = middle(func(r *Recovery) float64 { return float64(r.ReceiverMemory) / 1e6 })
-		if limits != nil {
-			s.Limit = ratio(s.Total.Median, limits.Transfer(uint64(s.ImageMB*1e6)).Seconds())
-		}
-		if runs[0].Before != nil {
-			s.BeforeP50 = middle(func(r *Recovery) float64 { return milliseconds(r.Before.P50) })
-			s.BeforeP99 = middle(func(r *Recovery) float64 { return milliseconds(r.Before.P99) })
-			s.DuringP50 = middle(func(r *Recovery) float64 { return milliseconds(r.During.P50) })
-			s.DuringP99 = middle(func(r *Recovery) float64 { return milliseconds(r.During.P99) })
-		}
-		summaries = append(summaries, s)
-	}
-	return summaries
 }
 
-func each(runs []Recovery, value func(r *Recovery) float64) []float64 {
-	var values []float64
-	for i := range runs {
-		values = append(values, value(&runs[i]))
+// Write writes recovery.json and recovery.md to a directory, made if missing.
+func (r *Report) Write(dir string) error {
+	raw, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return fmt.Errorf("bench: report: %w", err)
 	}
-	return values
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return fmt.Errorf("bench: report: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "recovery.json"), append(raw, '\n'), 0o640); err != nil {
+		return fmt.Errorf("bench: report: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "recovery.md"), []byte(r.Markdown()), 0o640); err != nil {
+		return fmt.Errorf("bench: report: %w", err)
+	}
+	return nil
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
-// SummaryColumns are the headings of Summary.Row.
-func SummaryColumns() []string {
-	return []string{"case", "image", "runs", "seconds", "min..max", "x limit", "to transfer", "capture", "send", "verify", "install", "catch up",
-		"image MB", "sent MB", "sent/image", "source MB", "receiver MB", "p99 before", "p99 during"}
-}
-
-// Row returns a summary as the cells of a table.
-func (s *Summary) Row() []string {
-	number := func(v float64, digits int) string {
-		if v == 0 {
-			return "-"
-		}
-		return fmt.Sprintf("%.*f", digits, v)
-	}
-	row := []string{
-		string(s.Case), s.Kind, fmt.Sprint(s.Runs), fmt.Sprintf("%.2f", s.Total.Median), fmt.Sprintf("%.2f..%.2f", s.Total.Min, s.Total.Max),
-		number(s.Limit, 2), fmt.Sprintf("%.2f", s.ToTransfer),
-	}
-	for _, stage := range []string{"capture", "send", "verify", "install", "catchup"} {
-		row = append(row, fmt.Sprintf("%.3f", s.Stages[stage]))
-	}
-	return append(row, fmt.Sprintf("%.1f", s.ImageMB), fmt.Sprintf("%.1f", s.SentMB), fmt.Sprintf("%.3f", s.Resent),
-		number(s.SourceMemoryMB, 0), number(s.ReceiverMemoryMB, 0), number(s.BeforeP99, 1), number(s.DuringP99, 1))
-}
-
-// Markdown returns a table.
-func Markdown(columns []string, rows [][]string) string {
+// Markdown returns the report for people, as tables.
+func (r *Report) Markdown() string {
 	var b strings.Builder
-	line := func(cells []string) {
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
+	fmt.Fprintf(&b, "streamraft %s, %s. %s.\n", r.Version, r.Time.Format(time.RFC3339), r.Machine)
+	fmt.Fprintf(&b, "%.0f MB of %s data, median of %d, pacing %s, %d foreground writes a second, settle time %v s.\n\n",
+		float64(r.Bytes)/1e6, r.Data, r.Repeat, r.Pacing, r.Load, r.SettleSeconds)
+	for _, t := range r.Tables() {
+		b.WriteString(t.Markdown() + "\n")
 	}
-	line(columns)
-	line(slices.Repeat([]string{"---"}, len(columns)))
-	for _, row := range rows {
+	return b.String()
+}
+
+// Tables returns the summary as tables: the limits, times, bytes and memory, and
+// latencies where there was a load.
+func (r *Report) Tables() []Table {
+	limits := MedianLimits(r.Limits)
+	tables := []Table{limits.Table(), timeTable(r.Summary), bytesTable(r.Summary)}
+	if r.Load > 0 {
+		tables = append(tables, latencyTable(r.Summary))
+	}
+	return tables
+}
+
+// Table is a table of text; the first cell of a row names it, the others are
+// figures.
+type Table struct {
+	Columns []string
+	Rows    [][]string
+}
+
+// Markdown returns the table as Markdown.
+func (t *Table) Markdown() string {
+	var b strings.Builder
+	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
+	line(t.Columns)
+	line(slices.Repeat([]string{"---"}, len(t.Columns)))
+	for _, row := range t.Rows {
 		line(row)
 	}
 	return b.String()
 }
 
-// LimitsColumns are the headings of Limits.Row.
-func LimitsColumns() []string {
-	return []string{"disk write MB/s", "append+sync ms", "overwrite+sync ms", "gRPC MB/s", "zstd encode MB/s", "zstd decode MB/s", "zstd ratio"}
+// Table returns the limits as a table of one row.
+func (l *Limits) Table() Table {
+	return Table{
+		Columns: []string{"limits", "disk write MB/s", "disk read MB/s", "append+sync ms", "overwrite+sync ms", "gRPC MB/s",
+			"zstd encode MB/s", "zstd decode MB/s", "zstd ratio"},
+		Rows: [][]string{{"this machine", figure(l.DiskWrite, 0), figure(l.DiskRead, 0), figure(milliseconds(l.Append), 2),
+			figure(milliseconds(l.Overwrite), 2), figure(l.GRPC, 0), figure(l.Encode, 0), figure(l.Decode, 0), figure(l.Ratio, 2)}},
+	}
 }
 
-// Row returns the limits as the cells of a table.
-func (l *Limits) Row() []string {
-	return []string{
-		fmt.Sprintf("%.0f", l.DiskWrite), fmt.Sprintf("%.2f", milliseconds(l.Append)), fmt.Sprintf("%.2f", milliseconds(l.Overwrite)),
-		fmt.Sprintf("%.0f", l.GRPC), fmt.Sprintf("%.0f", l.Encode), fmt.Sprintf("%.0f", l.Decode), fmt.Sprintf("%.2f", l.Ratio),
+func timeTable(summaries []Summary) Table {
+	t := Table{Columns: append(append([]string{"time, s", "image", "runs", "total", "least..most", "x limit", "x lost", "to transfer"}, stages()...), "other")}
+	for _, s := range summaries {
+		row := []string{string(s.Case), s.Kind, fmt.Sprint(s.Runs), figure(s.Total.Median, 2), fmt.Sprintf("%.2f..%.2f", s.Total.Min, s.Total.Max),
+			figure(s.Limit, 2), figure(s.TimeToLost, 2), figure(s.ToTransfer, 2)}
+		for _, stage := range stages() {
+			row = append(row, figure(s.Stages[stage], 3))
+		}
+		t.Rows = append(t.Rows, append(row, figure(s.Other, 2)))
 	}
+	return t
+}
+
+func bytesTable(summaries []Summary) Table {
+	t := Table{Columns: []string{"bytes, MB", "image", "sent", "sent/image", "sent/lost", "sent/raw", "memory source", "memory receiver"}}
+	for _, s := range summaries {
+		t.Rows = append(t.Rows, []string{string(s.Case), figure(s.ImageMB, 1), figure(s.SentMB, 1), figure(s.Resent, 3), figure(s.SentToLost, 3),
+			figure(s.Wire, 3), figure(s.SourceMemoryMB, 0), figure(s.ReceiverMemoryMB, 0)})
+	}
+	return t
+}
+
+func latencyTable(summaries []Summary) Table {
+	t := Table{Columns: []string{"foreground, ms", "p50 before", "p50 during", "p99 before", "p99 during", "p99 ratio"}}
+	for _, s := range summaries {
+		t.Rows = append(t.Rows, []string{string(s.Case), figure(s.BeforeP50, 1), figure(s.DuringP50, 1), figure(s.BeforeP99, 1), figure(s.DuringP99, 1),
+			figure(ratio(s.DuringP99, s.BeforeP99), 2)})
+	}
+	return t
+}
+
+// figure is a number in a table; 0 is a dash: nothing there, or not measured.
+func figure(v float64, digits int) string {
+	if v == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.*f", digits, v)
 }

@@ -45,3 +45,14 @@ func ratio(a, b float64) float64 {
 	}
 	return a / b
 }
+
+// each maps values to numbers.
+func each[T any](values []T, number func(v *T) float64) []float64 {
+	var numbers []float64
+	for i := range values {
+		numbers = append(numbers, number(&values[i]))
+	}
+	return numbers
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -26,6 +26,9 @@ type SnapshotOptions struct {
 	// Counters take what the images of all groups do; the receiver's and the
 	// source's, so that one Metrics tells it all. nil: counters of their own.
 	Counters *snapshot.Counters
+	// FullOnly: the node's replicas take full images only, even where an image of
+	// what changed would do. It is for measurements and for doubts about a state.
+	FullOnly bool
 	// ImageExpiry is how long an image lives after its last use. 0: 10 minutes.
 	ImageExpiry time.Duration
 	// MaxImages and MaxImageBytes bound the images that a group keeps, in number
@@ -33,6 +36,15 @@ type SnapshotOptions struct {
 	// newest stays until its expiry. 0: 8, and no bound of bytes.
 	MaxImages     int
 	MaxImageBytes uint64
+}
+
+// kinds are the kinds of images that the node takes.
+func (o *SnapshotOptions) kinds() []snapshotv1.Kind {
+	kinds := []snapshotv1.Kind{snapshotv1.Kind_KIND_FILES, snapshotv1.Kind_KIND_STREAM}
+	if !o.FullOnly {
+		kinds = append(kinds, snapshotv1.Kind_KIND_RECORDS)
+	}
+	return kinds
 }
 
 func (d directory) images(group uint64) string { return d.fs.PathJoin(d.group(group), "images") }
@@ -263,7 +275,7 @@ func (g *Group) newTransfer(offer *snapshotv1.Offer, stager snapshot.Stager) (*s
 	return snapshot.NewTransfer(snapshot.TransferOptions{
 		ID: id, ClusterID: n.identity.node.GetClusterId(), HistoryEpoch: n.identity.node.GetHistoryEpoch(), Group: g.id,
 		Node: n.opts.Node, Incarnation: n.identity.node.GetNodeIncarnation(), Class: offer.GetClass(), MinIndex: offer.GetMinIndex(),
-		Kinds:   []snapshotv1.Kind{snapshotv1.Kind_KIND_FILES, snapshotv1.Kind_KIND_RECORDS, snapshotv1.Kind_KIND_STREAM},
+		Kinds:   n.opts.Snapshots.kinds(),
 		Applied: g.have, Sources: sourceRefs(offer, n.opts.Node), Inboxes: g.inboxes, Stager: stager,
 	})
 }

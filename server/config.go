@@ -67,6 +67,9 @@ type Config struct {
 	// to clients. SnapshotRate bounds them in bytes a second; zero is "none".
 	SnapshotPacing string
 	SnapshotRate   Size
+	// SnapshotDelta is on or off: whether this node, where its state is behind,
+	// takes an image of what changed since, or full images only.
+	SnapshotDelta string
 	// SnapshotKeep and SnapshotKeepBytes bound the images that a group keeps; a
 	// SnapshotKeepBytes below zero is "off". SnapshotExpiry is how long one lives
 	// after its last use.
@@ -338,6 +341,9 @@ func (v *validation) choices() {
 	case pacingLatency, pacingOff:
 	default:
 		v.bad("snapshot_pacing", "must be latency or off")
+	}
+	if c.SnapshotDelta != deltaOn && c.SnapshotDelta != deltaOff {
+		v.bad("snapshot_delta", "must be on or off")
 	}
 	switch c.LogLevel {
 	case "debug", "info", "warn", "error":

@@ -71,6 +71,7 @@ func Keys() []Key {
 		size("max_inflight_bytes", "48MiB", "writes of all clients that wait for their outcome; more wait", "", func(c *Config) any { return &c.MaxInflightBytes }),
 		text("snapshot_pacing", pacingLatency, "latency: images that are sent give way to clients; off: full speed", func(c *Config) any { return &c.SnapshotPacing }),
 		size("snapshot_rate", "none", "most bytes a second that all images sent by this node take together, such as 50MiB", "none", func(c *Config) any { return &c.SnapshotRate }),
+		text("snapshot_delta", deltaOn, "on: what changed is enough for a state that is behind; off: this node takes full images only", func(c *Config) any { return &c.SnapshotDelta }),
 		number("snapshot_keep", "8", "images that a group keeps at most; the oldest that no transfer uses go first", func(c *Config) any { return &c.SnapshotKeep }),
 		size("snapshot_keep_bytes", "off", "bytes of the images that a group keeps, beside the newest; off: no bound", "off", func(c *Config) any { return &c.SnapshotKeepBytes }),
 		text("snapshot_expiry", "10m", "time that an image is kept after its last use", func(c *Config) any { return &c.SnapshotExpiry }),

@@ -118,6 +118,7 @@ func TestConfigValidate(t *testing.T) {
 		{func(c *Config) { c.CacheBytes = 1 }, "cache_bytes", "auto"},
 		{func(c *Config) { c.Compression = "zip" }, "compression", "balanced"},
 		{func(c *Config) { c.SnapshotPacing = "fast" }, "snapshot_pacing", "latency or off"},
+		{func(c *Config) { c.SnapshotDelta = "never" }, "snapshot_delta", "on or off"},
 		{func(c *Config) { c.SnapshotRate = 1000 }, "snapshot_rate", "none or 64KiB to 1TiB"},
 		{func(c *Config) { c.LogFormat = "xml" }, "log_format", "json"},
 		{func(c *Config) { c.MaxStreams = 1 }, "max_streams", "4 to"},

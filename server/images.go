@@ -30,6 +30,7 @@ func (s *Server) newImages() (err error) {
 func (s *Server) snapshotOptions() *raftnode.SnapshotOptions {
 	return &raftnode.SnapshotOptions{
 		Receiver: s.receiver, Counters: s.imageCounters, ImageExpiry: s.config.SnapshotExpiry,
+		FullOnly:  s.config.SnapshotDelta == deltaOff,
 		MaxImages: s.config.SnapshotKeep, MaxImageBytes: uint64(max(s.config.SnapshotKeepBytes, 0)),
 	}
 }
@@ -38,6 +39,12 @@ func (s *Server) snapshotOptions() *raftnode.SnapshotOptions {
 const (
 	pacingLatency = "latency"
 	pacingOff     = "off"
+)
+
+// The values of snapshot_delta.
+const (
+	deltaOn  = "on"
+	deltaOff = "off"
 )
 
 // imageProvider serves images once the node is open.

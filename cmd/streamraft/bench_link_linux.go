@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -14,7 +16,8 @@ const linkRate = "STREAMRAFT_BENCH_LINK"
 
 // runOnLink runs this command again in a network namespace of its own, whose
 // loopback can be slowed down without touching the machine's. The namespace goes
-// with the processes in it.
+// with the processes in it. All traffic of the nodes and of this program shares
+// the rate, both ways.
 func runOnLink(cmd *cobra.Command, rate string) error {
 	binary, err := os.Executable()
 	if err != nil {
@@ -25,7 +28,7 @@ func runOnLink(cmd *cobra.Command, rate string) error {
 		switch arg := os.Args[i]; {
 		case arg == "--link":
 			i++
-		case len(arg) > 7 && arg[:7] == "--link=":
+		case strings.HasPrefix(arg, "--link="):
 		default:
 			arguments = append(arguments, arg)
 		}
@@ -36,7 +39,12 @@ func runOnLink(cmd *cobra.Command, rate string) error {
 	inner.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	inner.Cancel = func() error { return inner.Process.Signal(syscall.SIGTERM) }
 	if err := inner.Run(); err != nil {
-		return fmt.Errorf("bench: in a network namespace of its own (this needs root): %w", err)
+		var ended *exec.ExitError
+		if errors.As(err, &ended) {
+			// It has said why.
+			return withExitCode(ended.ExitCode(), errors.New("bench: the run in a network namespace of its own failed, see above"))
+		}
+		return fmt.Errorf("bench: --link runs in a network namespace of its own, and making one needs root: %w", err)
 	}
 	return nil
 }
@@ -60,7 +68,8 @@ func raiseLink() error {
 
 func system(name string, arguments ...string) error {
 	if out, err := exec.Command(name, arguments...).CombinedOutput(); err != nil {
-		return fmt.Errorf("bench: %s %v: %w: %s; it is part of iproute2", name, arguments, err, out)
+		return fmt.Errorf("bench: --link needs the programs ip and tc of iproute2, and root: %s %s: %w: %s",
+			name, strings.Join(arguments, " "), err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

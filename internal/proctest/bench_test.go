@@ -26,14 +26,11 @@ func TestBenchRecovery(t *testing.T) {
 	if err := command.Run(); err != nil {
 		t.Fatal(err)
 	}
-	var run struct {
-		Limits *bench.Limits    `json:"limits"`
-		Runs   []bench.Recovery `json:"runs"`
-	}
+	var run bench.Report
 	if err := json.Unmarshal(out.Bytes(), &run); err != nil {
 		t.Fatalf("%v in:\n%s", err, out.Bytes())
 	}
-	if run.Limits == nil || run.Limits.DiskWrite <= 0 || len(run.Runs) < 3 {
+	if len(run.Limits) != 1 || run.Limits[0].DiskWrite <= 0 || len(run.Runs) < 3 || len(run.Summary) != len(run.Runs) {
 		t.Fatalf("limits %+v and %d runs", run.Limits, len(run.Runs))
 	}
 	for _, r := range run.Runs {
