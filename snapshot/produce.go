@@ -150,19 +150,17 @@ func (p *producer) run() error {
 // A file that arrived wrong is sent again.
 func (p *producer) takeAcks(wait bool) error {
 	for p.waiting > 0 {
-		var ack *snapshotv1.FileAck
-		if wait {
+		ack := p.a.acks.take()
+		if ack == nil && !wait {
+			return nil
+		}
+		if ack == nil {
 			select {
-			case ack = <-p.a.acks:
+			case <-p.a.acks.some:
 			case <-p.a.ctx.Done():
 				return context.Cause(p.a.ctx)
 			}
-		} else {
-			select {
-			case ack = <-p.a.acks:
-			default:
-				return nil
-			}
+			continue
 		}
 		p.waiting--
 		if ack.Ok {

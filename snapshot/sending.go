@@ -29,8 +29,8 @@ type sending struct {
 	done   chan struct{} // closed when the image is released and nothing is sent any more
 	open   *snapshotv1.Open
 
-	opened  chan *snapshotv1.Open    // from receive
-	acks    chan *snapshotv1.FileAck // from receive
+	opened  chan *snapshotv1.Open // from receive
+	acks    *fileAcks             // from receive
 	out     chan *snapshotv1.FetchResponse
 	credit  *sendCredit
 	buffers *buffers
@@ -59,8 +59,7 @@ func newSending(s *Source, stream grpc.BidiStreamingServer[snapshotv1.FetchReque
 		stream: stream,
 		done:   make(chan struct{}),
 		opened: make(chan *snapshotv1.Open, 1),
-		// A receiver acknowledges each file it was sent once; more is refused.
-		acks:   make(chan *snapshotv1.FileAck, 16),
+		acks:   newFileAcks(),
 		out:    make(chan *snapshotv1.FetchResponse, 2),
 		credit: newSendCredit(0),
 		// One being read, two waiting, one being sent.
@@ -176,10 +175,7 @@ func (a *sending) receive() {
 			}
 		case *snapshotv1.FetchRequest_FileAck:
 			if _, awaited := a.unacked.LoadAndDelete(m.FileAck.GetFile()); !first && awaited {
-				select {
-				case a.acks <- m.FileAck:
-				case <-a.ctx.Done():
-				}
+				a.acks.put(m.FileAck)
 				continue
 			}
 		case *snapshotv1.FetchRequest_Cancel:

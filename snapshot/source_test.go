@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -329,4 +330,46 @@ func TestNotNeeded(t *testing.T) {
 	if _, transfer, err := r.receive(context.Background()); !errors.Is(err, ErrNotNeeded) || transfer.Progress().Attempt != 1 {
 		t.Error(err)
 	}
+}
+
+// TestManyFileAcks: a slow disk makes many files durable at once, so their
+// FileAcks come together, before the credit that the source waits for in the
+// middle of a file.
+func TestManyFileAcks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const small, large = 40, 1000
+		sizes := slices.Repeat([]int{10}, small)
+		s := newTestSource(t, randomContent(22, append(sizes, large)...))
+		s.opts.ChunkBytes = 40
+		s.start()
+		open := rawOpen(1)
+		open.CreditLimit = small*10 + 100
+		r := fetch(t, rawConn(t, s), open)
+		for ended := 0; ended < small; {
+			m, err := r.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.GetFileEnd() != nil {
+				ended++
+			}
+		}
+		synctest.Wait()
+		for no := range uint32(small) {
+			r.send(&snapshotv1.FetchRequest{Message: &snapshotv1.FetchRequest_FileAck{FileAck: &snapshotv1.FileAck{File: no, Ok: true}}})
+		}
+		r.ack(small*10 + large)
+		for got := 0; got < large; {
+			synctest.Wait()
+			if sent := s.counters.Metrics().SentBytes; sent != small*10+large {
+				t.Fatalf("%d bytes sent with a credit of %d: it stands still", sent, small*10+large)
+			}
+			m, err := r.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got += len(m.GetChunk().GetData())
+		}
+		s.stop()
+	})
 }
