@@ -22,6 +22,7 @@ type cluster struct {
 	checker *checker
 	network *faultnet.Network
 	members []*member
+	tuning  tuning
 
 	// onOperation, if set before the start, is called before every change of a
 	// node's disk.

@@ -35,23 +35,31 @@ func (m *member) newImages(r *run) (*images, error) {
 		return nil, err
 	}
 	i := &images{run: r, host: host}
-	i.source, err = snapshot.NewSource(snapshot.SourceOptions{
+	source := snapshot.SourceOptions{
 		Provider: i, ChunkBytes: 4 << 10, KeepaliveEvery: 200 * time.Millisecond,
 		SlowAfter: 500 * time.Millisecond, RetryAfter: 200 * time.Millisecond,
-	})
+	}
+	if tune := m.cluster.tuning.source; tune != nil {
+		tune(m, &source)
+	}
+	i.source, err = snapshot.NewSource(source)
 	if err != nil {
 		return nil, errors.Join(err, host.Close())
 	}
-	i.receiver, err = snapshot.NewReceiver(snapshot.ReceiverOptions{
+	receiver := snapshot.ReceiverOptions{
 		WindowBytes: 64 << 10, BudgetBytes: 128 << 10, ChunkBytes: 32 << 10, ProgressBytes: 16 << 10,
 		StallTimeout: time.Second, BackoffMin: 20 * time.Millisecond, BackoffMax: 500 * time.Millisecond,
 		SourceLostAfter: 2 * time.Second, GiveUpAfter: 5 * time.Second,
 		Dialer: i.dial,
-	})
+	}
+	if tune := m.cluster.tuning.receiver; tune != nil {
+		tune(m, &receiver)
+	}
+	i.receiver, err = snapshot.NewReceiver(receiver)
 	if err != nil {
 		return nil, errors.Join(err, i.source.Close(), host.Close())
 	}
-	i.server = grpc.NewServer(grpc.MaxRecvMsgSize(snapshot.MaxWireBytes), grpc.MaxSendMsgSize(snapshot.MaxWireBytes), grpc.WaitForHandlers(true))
+	i.server = grpc.NewServer(append(snapshot.ServerOptions(), grpc.WaitForHandlers(true))...)
 	i.source.Register(i.server)
 	i.serving.Go(func() {
 		// It ends with the host, in a crash or in close.
@@ -95,6 +103,9 @@ func (i *images) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := i.host.Dial(ctx, address)
 	if err != nil {
 		return nil, err
+	}
+	if wrap := i.run.member.cluster.tuning.stream; wrap != nil {
+		conn = wrap(i.run.member, conn)
 	}
 	return &receivingConn{conn, i.run}, nil
 }
@@ -142,6 +153,13 @@ func (c *sendingConn) Write(p []byte) (int, error) {
 type stagedImage struct {
 	snapshot.Sink
 	manifest *snapshotv1.Manifest
+	received func()
+}
+
+// Prepare prepares the image.
+func (s *stagedImage) Prepare(ctx context.Context) error {
+	s.received()
+	return s.Sink.Prepare(ctx)
 }
 
 // Stage stages; the image must be of a state that some replica had.
@@ -150,7 +168,11 @@ func (m *machine) Stage(manifest *snapshotv1.Manifest, dir string) (snapshot.Sin
 	if err != nil {
 		return nil, err
 	}
-	return &stagedImage{sink, manifest}, nil
+	return &stagedImage{Sink: sink, manifest: manifest, received: func() {
+		if f := m.run.member.cluster.tuning.received; f != nil {
+			f(m.run.member, manifest, dir)
+		}
+	}}, nil
 }
 
 // Install installs and goes on behind the image. Its state must be one that was
@@ -172,6 +194,9 @@ func (m *machine) Install(staged snapshot.Sink) error {
 	}
 	if index < next {
 		c.checker.violation("%s installs a state of group %d at index %d, but has applied %d", r, m.group, index, next-1)
+	}
+	if f := c.tuning.installs; f != nil {
+		f(r.member)
 	}
 	r.meets(trapInstall)
 	if err := m.Store.Install(s.Sink); err != nil {

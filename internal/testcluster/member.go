@@ -157,8 +157,8 @@ func (m *member) options(r *run) raftnode.Options {
 	if c.verbose {
 		level = slog.LevelInfo
 	}
-	return raftnode.Options{
-		Node: m.name, Dir: nodeDir, FS: m.disk.fs, Founders: c.founders(),
+	o := raftnode.Options{
+		Node: m.name, Dir: nodeDir, FS: m.files(), Founders: c.founders(),
 		Groups:            groups(),
 		NewStateMachine:   func(group uint64) raftnode.StateMachine { return r.newMachine(group) },
 		Transport:         &tap{c.network.Transport(m.name, m.address), r},
@@ -179,16 +179,24 @@ func (m *member) options(r *run) raftnode.Options {
 		Listener:          r.listener(),
 		Snapshots:         r.images.options(),
 	}
+	if tune := c.tuning.node; tune != nil {
+		tune(m, &o)
+	}
+	return o
 }
 
 // groups of the cluster: the quiet meta group and one with data.
 func groups() []uint64 { return []uint64{raftnode.MetaGroup, raftnode.FirstDataGroup} }
 
 func (r *run) newMachine(group uint64) raftnode.StateMachine {
-	store, err := kv.New(kv.Options{
-		FS: r.member.disk.fs, Shared: r.shared, Group: group, MemTableBytes: 4 << 20,
+	o := kv.Options{
+		FS: r.member.files(), Shared: r.shared, Group: group, MemTableBytes: 4 << 20,
 		Compression: kv.CompressionFastest, JournalBytes: 256 << 10,
-	})
+	}
+	if tune := r.member.cluster.tuning.store; tune != nil {
+		tune(r.member, &o)
+	}
+	store, err := kv.New(o)
 	if err != nil {
 		r.member.cluster.checker.violation("make a store: %v", err)
 		return nil

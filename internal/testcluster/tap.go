@@ -15,7 +15,12 @@ type tap struct {
 
 // Send sends, unless the node crashed.
 func (t *tap) Send(node string, m transport.GroupMessage) {
-	alive := t.run.unlessCrashed(func() { t.run.promises(node, m) })
+	alive := t.run.unlessCrashed(func() {
+		if f := t.run.member.cluster.tuning.sends; f != nil {
+			f(t.run.member, m)
+		}
+		t.run.promises(node, m)
+	})
 	if alive {
 		t.Transport.Send(node, m)
 	}
@@ -33,6 +38,9 @@ type ear struct {
 // Receive looks at the entries that arrive and hands everything on.
 func (e *ear) Receive(from string, messages []transport.GroupMessage) {
 	for _, m := range messages {
+		if f := e.run.member.cluster.tuning.hears; f != nil {
+			f(e.run.member, m)
+		}
 		if m.Message.GetType() == raftpb.MsgApp {
 			e.run.unlessCrashed(func() { e.run.arrives(m.Group, m.Message.GetEntries()) })
 		}
