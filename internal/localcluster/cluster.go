@@ -73,8 +73,8 @@ func New(o Options) (*Cluster, error) {
 
 func (c *Cluster) makeNodes() error {
 	var list []string
-	for i := range c.options.Nodes {
-		n := &node{options: &c.options, name: fmt.Sprintf("n%d", i+1)}
+	for i := range c.options.Nodes + c.options.Spare {
+		n := &node{options: &c.options, name: fmt.Sprintf("n%d", i+1), spare: i >= c.options.Nodes}
 		c.nodes = append(c.nodes, n)
 		c.byName[n.name] = n
 		n.dir = filepath.Join(c.options.Dir, n.name)
@@ -89,7 +89,15 @@ func (c *Cluster) makeNodes() error {
 			}
 			*p = held
 		}
-		list = append(list, n.name+"="+n.grpc.address)
+		if c.options.Advertise != nil {
+			var err error
+			if n.advertise, err = c.options.Advertise(n.name, n.grpc.address); err != nil {
+				return fmt.Errorf("local cluster: where %s is reached: %w", n.name, err)
+			}
+		}
+		if !n.spare {
+			list = append(list, n.name+"="+n.advertised())
+		}
 	}
 	for _, n := range c.nodes {
 		n.cluster = strings.Join(list, ",")
@@ -102,9 +110,15 @@ func (c *Cluster) makeNodes() error {
 }
 
 // StartAll starts every node that does not run and waits until the cluster is
-// founded and every group has a leader.
+// founded and every group has a leader. Spare nodes that were never started stay
+// so.
 func (c *Cluster) StartAll(ctx context.Context) error {
+	var names []string
 	for _, n := range c.nodes {
+		if n.spare && n.current() == nil {
+			continue
+		}
+		names = append(names, n.name)
 		if n.running() {
 			continue
 		}
@@ -112,7 +126,7 @@ func (c *Cluster) StartAll(ctx context.Context) error {
 			return err
 		}
 	}
-	return c.waitReady(ctx, c.Names())
+	return c.waitReady(ctx, names)
 }
 
 // Close kills every node, waits until all are gone and lets go of the ports. The
@@ -178,7 +192,7 @@ func (c *Cluster) DataDir(name string) string {
 	return ""
 }
 
-// FoundingList returns the --cluster list of all nodes.
+// FoundingList returns the --cluster list of the founders.
 func (c *Cluster) FoundingList() string { return c.nodes[0].cluster }
 
 // Args returns the arguments a node is started with, for messages that tell how

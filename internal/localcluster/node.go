@@ -16,17 +16,41 @@ type node struct {
 	dir, logFile string
 	grpc, http   *port
 	cluster      string
+	// advertise is where the others reach it; empty: where it listens.
+	advertise string
+	// spare: it is no founder, it joins.
+	spare bool
 
 	mu      sync.Mutex
 	process *process // of the last start; nil before the first
+	// entry is how it enters the cluster, if not as a founder.
+	entry []string
+}
+
+// advertised is the address at which the others reach the node.
+func (n *node) advertised() string {
+	if n.advertise != "" {
+		return n.advertise
+	}
+	return n.grpc.address
 }
 
 // args returns the command line behind the program's name.
 func (n *node) args() []string {
 	args := []string{
 		"node", "--name", n.name, "--data-dir", n.dir,
-		"--listen", n.grpc.address, "--http-listen", n.http.address, "--cluster", n.cluster,
+		"--listen", n.grpc.address, "--http-listen", n.http.address,
 	}
+	if n.advertise != "" {
+		args = append(args, "--advertise", n.advertise)
+	}
+	n.mu.Lock()
+	entry := n.entry
+	n.mu.Unlock()
+	if entry == nil {
+		entry = []string{"--cluster", n.cluster}
+	}
+	args = append(args, entry...)
 	args = append(args, n.options.ExtraArgs...)
 	if n.options.NodeArgs != nil {
 		args = append(args, n.options.NodeArgs(n.name)...)

@@ -15,10 +15,16 @@ type Options struct {
 	Dir string
 	// Nodes is how many nodes the cluster has, 1 to 9. Default 3.
 	Nodes int
+	// Spare is how many further nodes have a name and a directory and are no
+	// founders: Join starts one. Together with Nodes at most 9.
+	Spare int
 	// ExtraArgs are given to every node after the arguments of this package.
 	ExtraArgs []string
 	// NodeArgs gives further arguments to one node. nil: none.
 	NodeArgs func(node string) []string
+	// Advertise is told where a node listens and returns where the others reach
+	// it, such as the address of a relay. nil: where it listens.
+	Advertise func(node, listens string) (address string, err error)
 	// Env is added to the environment of the nodes.
 	Env []string
 	// StartTimeout bounds how long a node, or the whole cluster, may take until
@@ -52,6 +58,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Nodes < 1 || o.Nodes > 9 {
 		errs = append(errs, fmt.Errorf("%d nodes: must be 1 to 9", o.Nodes))
+	}
+	if o.Spare < 0 || o.Nodes+o.Spare > 9 {
+		errs = append(errs, fmt.Errorf("%d spare nodes beside %d: together at most 9", o.Spare, o.Nodes))
 	}
 	if o.StartTimeout < 0 {
 		errs = append(errs, fmt.Errorf("StartTimeout %s is negative", o.StartTimeout))
