@@ -38,18 +38,34 @@ const loadWriters = 8
 // valueBytes long.
 func startLoad(t *testing.T, c *client.Client, prefix string, valueBytes int) *load {
 	t.Helper()
+	return startPacedLoad(t, c, prefix, valueBytes, 0)
+}
+
+// startPacedLoad is startLoad with a pause before each write, for tests in which
+// the machine has other work.
+func startPacedLoad(t *testing.T, c *client.Client, prefix string, valueBytes int, pause time.Duration) *load {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l := &load{client: c, prefix: prefix, cancel: cancel, stop: make(chan struct{}), acked: map[string]string{}}
 	filler := strings.Repeat("x", valueBytes)
 	for w := range loadWriters {
 		l.running.Go(func() {
+			turns := make(chan time.Time)
+			var turn <-chan time.Time = turns
+			if pause > 0 {
+				ticker := time.NewTicker(pause)
+				defer ticker.Stop()
+				turn = ticker.C
+			} else {
+				close(turns) // it is always its turn
+			}
 			for i := 0; ; i++ {
 				select {
 				case <-l.stop:
 					return
 				case <-ctx.Done():
 					return
-				default:
+				case <-turn:
 				}
 				key := fmt.Sprintf("%s/%d/%08d", prefix, w, i)
 				l.write(ctx, key, key+filler)
