@@ -242,6 +242,13 @@ func (g *Group) capture(ctx context.Context, have snapshot.Have, minIndex uint64
 // fetchImage runs a transfer until its image is READY; on its own goroutine.
 func (g *Group) fetchImage(ctx context.Context, in *incoming, stager snapshot.Stager) (*installation, error) {
 	n := g.node
+	if !g.quarantined() && g.have().Index < g.Applied() {
+		// A delta starts from what is durable. After a crash that lies a whole memtable
+		// behind what the log gave back, and all of it would travel again.
+		if err := g.sm().Flush(); err != nil {
+			return nil, fmt.Errorf("raftnode: group %d: flush before an image: %w", g.id, err)
+		}
+	}
 	staged, err := n.opts.Snapshots.Receiver.Receive(ctx, in.run)
 	if err != nil {
 		return nil, err
