@@ -86,22 +86,10 @@ func (g *Group) tryInstall() {
 		in.wait(g, "no leader is known")
 		return
 	}
-	members, err := DecodeMembership(in.manifest.GetMembership())
-	if err != nil {
+	if err := g.stepSnapshot(in, st.Lead, st.HardState.GetTerm()); err != nil {
 		g.endInstall(snapshotv1.Outcome_OUTCOME_FAILED, err)
 		return
 	}
-	err = g.raw.Step(&raftpb.Message{
-		Type: raftpb.MsgSnap.Enum(), From: new(st.Lead), To: new(g.raftID), Term: new(st.HardState.GetTerm()),
-		Snapshot: &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
-			Index: new(in.manifest.GetIndex()), Term: new(in.manifest.GetTerm()), ConfState: confStateOf(members),
-		}},
-	})
-	if err != nil {
-		g.endInstall(snapshotv1.Outcome_OUTCOME_FAILED, fmt.Errorf("raftnode: group %d: raft refused the snapshot: %w", g.id, err))
-		return
-	}
-	in.stepped = true
 	g.handleReady() // startAppend sees the snapshot, if raft took it
 	if g.installing == in && in.stepped && !g.blocked {
 		// restore() found a reason not to.
@@ -112,6 +100,25 @@ func (g *Group) tryInstall() {
 		}
 		in.wait(g, "raft did not take the snapshot; is this replica part of the membership in it?")
 	}
+}
+
+// stepSnapshot tells raft of the snapshot, as its leader would.
+func (g *Group) stepSnapshot(in *installation, leader, term uint64) error {
+	members, err := DecodeMembership(in.manifest.GetMembership())
+	if err != nil {
+		return err
+	}
+	err = g.raw.Step(&raftpb.Message{
+		Type: raftpb.MsgSnap.Enum(), From: new(leader), To: new(g.raftID), Term: new(term),
+		Snapshot: &raftpb.Snapshot{Metadata: &raftpb.SnapshotMetadata{
+			Index: new(in.manifest.GetIndex()), Term: new(in.manifest.GetTerm()), ConfState: confStateOf(members),
+		}},
+	})
+	if err != nil {
+		return fmt.Errorf("raftnode: group %d: raft refused the snapshot: %w", g.id, err)
+	}
+	in.stepped = true
+	return nil
 }
 
 // wait notes and tells why an image waits, once per reason.
