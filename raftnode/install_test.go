@@ -2,12 +2,15 @@ package raftnode_test
 
 import (
 	"encoding/json"
+	"errors"
+	"path/filepath"
 	"testing"
 
 	"go.etcd.io/raft/v3/raftpb"
 
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
 	"github.com/streamraft/streamraft/raftnode"
+	"github.com/streamraft/streamraft/raftnode/raftlog"
 	"github.com/streamraft/streamraft/snapshot"
 )
 
@@ -95,4 +98,37 @@ func TestSnapshotNeedsALeader(t *testing.T) {
 	if s := l.group(m).Status(); s.LastIndex != last || s.Leader != 0 {
 		t.Errorf("log to %d, was %d; leader %x", s.LastIndex, last, s.Leader)
 	}
+}
+
+// TestAppliedAboveCommit: a commit-only hard state is not synced for its own
+// sake, so a crash may leave the state ahead of the commit index on disk. That is
+// no reason to drop the log: it holds acknowledged entries above the state.
+func TestAppliedAboveCommit(t *testing.T) {
+	l := newImageLoad(t)
+	l.put(5)
+	l.level()
+	m := l.c.other(l.c.leader(raftnode.FirstDataGroup))
+	if err := l.machine(m).Flush(); err != nil {
+		t.Fatal(err)
+	}
+	before := l.group(m).Status()
+	l.c.stop(m)
+	logs, err := raftlog.Open(raftlog.Options{Dir: filepath.Join(m.dir, "log"), SegmentBytes: 256 << 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hs := logs.Group(raftnode.FirstDataGroup).HardState()
+	hs.Commit = new(before.DurableApplied - 3)
+	err = logs.Append([]raftlog.Update{{Group: raftnode.FirstDataGroup, HardState: hs}}, true)
+	if err := errors.Join(err, logs.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.c.open(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if s := l.group(m).Status(); s.FirstIndex != before.FirstIndex || s.LastIndex < before.LastIndex {
+		t.Errorf("the log was from %d to %d and is from %d to %d", before.FirstIndex, before.LastIndex, s.FirstIndex, s.LastIndex)
+	}
+	l.put(5)
+	l.level()
 }
