@@ -100,7 +100,7 @@ func (a *attempt) run(ctx context.Context, claim Claim) error {
 		return err
 	}
 	a.chunkMax = uint32(a.d.chunk)
-	a.credit.window = uint64(window)
+	a.credit.window, a.credit.lag = uint64(window), a.r.opts.ProgressBytes
 	// What is sent ahead and read, not yet written.
 	a.buffers = newBuffers(int(window)/a.d.chunk + 1)
 	a.sum = newChunkSum(a.t.opts.ID, a.number)
@@ -155,7 +155,7 @@ func (a *attempt) watch(ctx context.Context) {
 		case <-a.slot.Evicted():
 			a.fail(errEvicted(a.r.opts.Slots.opts))
 		case <-tick.C:
-			if s := a.staging(); a.credit.backlog() > 0 || s != nil && s.pending.Load() > 0 {
+			if s := a.staging(); a.credit.backlog() > 0 || a.credit.syncing() || s != nil && s.pending.Load() > 0 {
 				a.excuse() // it is the disk that is slow, or checking
 				a.slot.Excuse()
 			}

@@ -93,10 +93,13 @@ func (c *sendCredit) refund(n int) {
 }
 
 // recvCredit is the receiver's side: it grants window bytes beyond what is
-// written.
+// written, and window and lag bytes beyond what is durable. The first bounds
+// memory, the second what has to be sent again after a crash, even where syncing
+// is slower than writing.
 type recvCredit struct {
-	mu                        sync.Mutex
-	window, received, written uint64
+	mu                                 sync.Mutex
+	window, lag                        uint64
+	received, written, durable, handed uint64
 }
 
 // receive counts a chunk's data; more than was granted is ErrProtocol.
@@ -118,11 +121,34 @@ func (c *recvCredit) wrote(n int) {
 	c.written += uint64(n)
 }
 
+// handOn returns what is written so far, for a sync of all of it that is asked
+// for; synced is told when that is done.
+func (c *recvCredit) handOn() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handed = c.written
+	return c.written
+}
+
+// synced tells that the first bytes, so many of them, are durable and recorded.
+func (c *recvCredit) synced(bytes uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.durable = max(c.durable, bytes)
+}
+
 // limit is what the source may have sent in all.
 func (c *recvCredit) limit() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.written + c.window
+	return min(c.written, c.durable+c.lag) + c.window
+}
+
+// syncing tells that a sync was asked for and is not done.
+func (c *recvCredit) syncing() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.handed > c.durable
 }
 
 // backlog is what was received and is not yet written.

@@ -35,7 +35,8 @@ type ReceiverOptions struct {
 	ChunkBytes int
 
 	// ProgressBytes of a file arrive between two records of it: what a crash
-	// costs at most, beside what is in flight. Default 16 MiB.
+	// costs at most, beside what is in flight: the source may send so much and a
+	// window beyond what is durable. Default 4 MiB.
 	ProgressBytes uint64
 
 	// Checkers is how many files are checked at once. Default 2.
@@ -77,7 +78,7 @@ func (o *ReceiverOptions) EnsureDefaults() {
 	setDefault(&o.WindowBytes, 16<<20)
 	setDefault(&o.BudgetBytes, 64<<20)
 	setDefault(&o.ChunkBytes, 1<<20)
-	setDefault(&o.ProgressBytes, 16<<20)
+	setDefault(&o.ProgressBytes, 4<<20)
 	setDefault(&o.Checkers, 2)
 	setDefault(&o.StallTimeout, 30*time.Second)
 	setDefault(&o.BackoffMin, 100*time.Millisecond)

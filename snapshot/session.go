@@ -36,7 +36,7 @@ const (
 	maxSessionRecord = MaxManifestBytes + 4096
 
 	// maxSessionBytes bounds the whole log: a manifest, two records for each of
-	// MaxFiles, and one for every 16 MiB of a PiB would be more, but a log is
+	// MaxFiles, and one for every 4 MiB of a PiB would be more, but a log is
 	// rewritten without old records at each open and when it has grown so far.
 	maxSessionBytes = 64 << 20
 )

@@ -28,6 +28,9 @@ type syncItem struct {
 	digest uint64
 	// Progress of an incomplete one, if not nil.
 	progress *snapshotv1.StagedProgress
+	// written is what the credit is told when the item is durable: all that was
+	// written before it.
+	written uint64
 }
 
 // stage is the disk side of an attempt.
@@ -198,11 +201,9 @@ func (s *stage) writeChunk(c *snapshotv1.Chunk) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case s.syncs <- syncItem{file: p.no, progress: progress}:
-			p.recorded = p.offset
-		default: // sync is behind; the next chunk tries again
-		}
+		// It rarely waits: credit is bounded by what is durable, too.
+		s.syncs <- syncItem{file: p.no, progress: progress, written: s.a.credit.handOn()}
+		p.recorded = p.offset
 	}
 	return nil
 }
@@ -234,7 +235,7 @@ func (s *stage) endFile(e *snapshotv1.FileEnd) error {
 	s.complete[p.no] = true
 	s.current = nil
 	s.pending.Add(1)
-	s.syncs <- syncItem{file: p.no, part: p, digest: e.Xxhash64}
+	s.syncs <- syncItem{file: p.no, part: p, digest: e.Xxhash64, written: s.a.credit.handOn()}
 	return nil
 }
 
@@ -251,7 +252,7 @@ func (s *stage) resend(p *part, sum uint64, e *snapshotv1.FileEnd) error {
 	if err := p.file.Close(); err != nil {
 		return fmt.Errorf("snapshot: close %s: %w", p.path, err)
 	}
-	s.syncs <- syncItem{file: p.no, progress: &snapshotv1.StagedProgress{File: p.no}}
+	s.syncs <- syncItem{file: p.no, progress: &snapshotv1.StagedProgress{File: p.no}, written: s.a.credit.handOn()}
 	return s.acknowledgeFile(&snapshotv1.FileAck{File: p.no})
 }
 
@@ -334,6 +335,8 @@ func (s *stage) publish(batch []syncItem) error {
 	if err := s.inbox.record(records...); err != nil {
 		return err
 	}
+	s.a.credit.synced(batch[len(batch)-1].written)
+	s.a.acknowledge()
 	for _, item := range batch {
 		if item.part == nil {
 			continue
