@@ -26,10 +26,18 @@ type cluster struct {
 
 	// onOperation, if set before the start, is called before every change of a
 	// node's disk.
-	onOperation func()
+	onOperation func(*member)
+	// refuseInstall, if set before the start, is called before (or after) a replica
+	// switches to an image, which fails with its error.
+	refuseInstall func(m *member, after bool) error
+	// spoil, if set before the start, changes what a state machine applies.
+	spoil func(m *member, entries []raftnode.Entry) []raftnode.Entry
 	// reopened: the disks hold the state of another cluster, of whose log the
 	// checker knows nothing.
 	reopened bool
+	// goesBack: replicas are opened anew in place and quarantined, so what they
+	// have applied may go back.
+	goesBack bool
 }
 
 func newCluster(plan *Plan, verbose bool, t *trace, c *checker) (*cluster, error) {

@@ -56,6 +56,7 @@ type wholeCrash struct {
 	percent      int
 	disks        []*vfs.MemFS
 	acknowledged map[string]int // last acknowledged write of each key
+	doubtful     bool           // a state may be wrong, and nobody has found that yet
 }
 
 func focusedPlan(nodes int) *Plan {
@@ -76,7 +77,7 @@ func writeAndCrash(t *testing.T, nodes, stride int) (crashes []wholeCrash, opera
 	var mu sync.Mutex
 	acknowledged := make(map[string]int)
 	random := newRandom(uint64(nodes), 1)
-	c.onOperation = func() {
+	c.onOperation = func(*member) {
 		mu.Lock()
 		defer mu.Unlock()
 		if operations++; stride == 0 || operations%stride != 0 {
@@ -123,6 +124,10 @@ func writeAndCrash(t *testing.T, nodes, stride int) (crashes []wholeCrash, opera
 
 // putAtLeader puts a record, at whichever node leads.
 func putAtLeader(ctx context.Context, c *cluster, key, value string) error {
+	return proposeAtLeader(ctx, c, kv.EncodePut(nil, []byte(key), []byte(value), nil))
+}
+
+func proposeAtLeader(ctx context.Context, c *cluster, command []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, recoveryLimit)
 	defer cancel()
 	for {
@@ -132,7 +137,7 @@ func putAtLeader(ctx context.Context, c *cluster, key, value string) error {
 			if g, err = m.current().node.Group(raftnode.FirstDataGroup); err != nil {
 				return err
 			}
-			if _, err = g.Propose(ctx, kv.EncodePut(nil, []byte(key), []byte(value), nil)); err == nil {
+			if _, err = g.Propose(ctx, command); err == nil {
 				return nil
 			}
 		}
@@ -152,7 +157,7 @@ func reopen(t *testing.T, nodes int, crash wholeCrash) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.reopened = true
+	c.reopened, c.goesBack = true, true
 	for i, m := range c.members {
 		m.disk = newDisk(crash.disks[i])
 	}
@@ -175,6 +180,23 @@ func reopen(t *testing.T, nodes int, crash wholeCrash) {
 	if err := putAtLeader(ctx, c, "after", "crash"); err != nil {
 		t.Errorf("%s: no write succeeds: %v", where, err)
 		return
+	}
+	if crash.doubtful {
+		// A digest finds it.
+		if err := proposeAtLeader(ctx, c, mustEncode(t)(kv.EncodeTakeDigest(nil))); err != nil {
+			t.Errorf("%s: take a digest: %v", where, err)
+			return
+		}
+		pause(ctx, time.Second)
+	}
+	// A replica on its way back from behind the log is not asked for a digest: the
+	// image it gets may be of a later index.
+	healed := time.Now()
+	for !c.level(raftnode.FirstDataGroup) {
+		if time.Since(healed) > recoveryLimit || !pause(ctx, 20*time.Millisecond) {
+			t.Errorf("%s: not all replicas are level", where)
+			return
+		}
 	}
 	leader := c.leader(raftnode.FirstDataGroup).current()
 	g, err := leader.node.Group(raftnode.FirstDataGroup)
@@ -203,4 +225,25 @@ func mustEncode(t *testing.T) func([]byte, error) []byte {
 		}
 		return command
 	}
+}
+
+// level tells that all replicas have a sound state and applied what is committed.
+func (c *cluster) level(group uint64) bool {
+	leader := c.leader(group)
+	if leader == nil {
+		return false
+	}
+	commit := uint64(0)
+	for _, r := range append([]*run{leader.current()}, c.up()...) {
+		g, err := r.node.Group(group)
+		if err != nil {
+			return false
+		}
+		s := g.Status()
+		commit = max(commit, s.Commit)
+		if s.Failure != "" || s.Quarantined != "" || s.Applied < commit {
+			return false
+		}
+	}
+	return len(c.up()) == len(c.members)
 }

@@ -192,14 +192,20 @@ func (m *machine) Install(staged snapshot.Sink) error {
 	if known, ok := c.checker.committedTerm(m.group, index); !c.reopened && !r.isCrashed() && (!ok || known != term) {
 		c.checker.violation("%s installs a state of group %d at index %d, term %d; applied there was term %d", r, m.group, index, term, known)
 	}
-	if index < next {
+	if index < next && !c.goesBack {
 		c.checker.violation("%s installs a state of group %d at index %d, but has applied %d", r, m.group, index, next-1)
 	}
 	if f := c.tuning.installs; f != nil {
 		f(r.member)
 	}
 	r.meets(trapInstall)
+	if err := c.refusedInstall(r.member, false); err != nil {
+		return err
+	}
 	if err := m.Store.Install(s.Sink); err != nil {
+		return err
+	}
+	if err := c.refusedInstall(r.member, true); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -218,4 +224,12 @@ func (m *machine) Install(staged snapshot.Sink) error {
 	})
 	r.meets(trapInstalled)
 	return nil
+}
+
+// refusedInstall is the error that an installation is to end with.
+func (c *cluster) refusedInstall(m *member, after bool) error {
+	if c.refuseInstall == nil {
+		return nil
+	}
+	return c.refuseInstall(m, after)
 }

@@ -42,7 +42,11 @@ func (m *machine) Open(dir string) (raftnode.Applied, error) {
 // crashed node does is not done.
 func (m *machine) Apply(entries []raftnode.Entry) ([]raftnode.Result, error) {
 	m.inOrder(entries)
-	results, err := m.Store.Apply(entries)
+	applied := entries
+	if spoil := m.run.member.cluster.spoil; spoil != nil {
+		applied = spoil(m.run.member, entries)
+	}
+	results, err := m.Store.Apply(applied)
 	if err != nil {
 		return results, err
 	}

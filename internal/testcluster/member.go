@@ -227,7 +227,7 @@ func (r *run) listener() raftnode.EventListener {
 		},
 		Applied: func(group, index uint64) {
 			r.unlessCrashed(func() {
-				if index <= r.applied[group] {
+				if index <= r.applied[group] && !c.goesBack {
 					c.checker.violation("%s applied index %d of group %d after %d", r, index, group, r.applied[group])
 				}
 				r.applied[group] = index
@@ -359,7 +359,7 @@ func (r *run) look() {
 				continue
 			}
 			rises := func(what string, seen map[uint64]uint64, now uint64) {
-				if now < seen[g.Group] {
+				if now < seen[g.Group] && !r.member.cluster.goesBack {
 					c.violation("%s: %s of group %d went back from %d to %d", r, what, g.Group, seen[g.Group], now)
 				}
 				seen[g.Group] = now

@@ -72,7 +72,7 @@ func (r *run) operation(op errorfs.Op) {
 		return
 	}
 	if f := r.member.cluster.onOperation; f != nil {
-		f()
+		f(r.member)
 	}
 	sync := op.Kind == errorfs.OpFileSyncData && isLogFile(op.Path)
 	last := uint64(0)
