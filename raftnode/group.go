@@ -241,10 +241,7 @@ func (g *Group) step(load *mail) {
 	g.reads.start(g)
 	g.handleReady()
 	g.tryInstall()
-	if damage := g.damage; damage != nil && !g.blocked && !g.reopening {
-		g.damage = nil
-		g.enterQuarantine(damage)
-	}
+	g.takeDamage()
 }
 
 // receiveAll steps messages from peers. Entries stepped since the last Ready all
@@ -328,6 +325,7 @@ func (g *Group) tick(ticks int) {
 	g.offers.tick(ticks)
 	g.receiving.tick(ticks)
 	g.askForImage(ticks)
+	g.checkDigests()
 	if g.idleTicks += ticks; g.idleTicks >= g.node.opts.HeartbeatTicks {
 		g.publish()
 	}

@@ -29,10 +29,7 @@ type filed struct {
 	// refusals is how many Installs fail, before the file is replaced or after.
 	refusals     *atomic.Int32
 	refuseBefore bool
-	report       atomic.Pointer[func(uint64, []byte)]
 }
-
-func (f *filed) ReportDigests(report func(uint64, []byte)) { f.report.Store(&report) }
 
 type filedState struct {
 	Applied raftnode.Applied

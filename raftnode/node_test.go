@@ -34,7 +34,10 @@ type chain struct {
 	count   int
 	clock   int64
 	fail    error
+	report  atomic.Pointer[func(index uint64, digest []byte)]
 }
+
+func (c *chain) ReportDigests(report func(uint64, []byte)) { c.report.Store(&report) }
 
 func (c *chain) Open(string) (raftnode.Applied, error) { return raftnode.Applied{}, nil }
 func (c *chain) DurableApplied() uint64                { return 0 }

@@ -80,6 +80,14 @@ func (g *Group) enterQuarantine(reason error) {
 	g.reopen(nil, func(error) {})
 }
 
+// takeDamage enters the quarantine that had to wait.
+func (g *Group) takeDamage() {
+	if damage := g.damage; damage != nil && !g.blocked && !g.reopening {
+		g.damage = nil
+		g.enterQuarantine(damage)
+	}
+}
+
 // markQuarantine makes the quarantine outlive the process.
 func (g *Group) markQuarantine(reason error) error {
 	text := []byte(reason.Error())

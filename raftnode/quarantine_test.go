@@ -307,3 +307,49 @@ func TestDigests(t *testing.T) {
 	l.put(5)
 	l.level()
 }
+
+// TestDigestsWithoutVoter: two digests of three differ and the third voter is away.
+// That is told after a while, once, and nobody is quarantined.
+func TestDigestsWithoutVoter(t *testing.T) {
+	inBubble(t, func(t *testing.T, v *virtual) {
+		leader := v.leader()
+		alarms := func() (n uint64) {
+			for _, g := range v.nodes[leader].Metrics().Groups {
+				n += g.DigestAlarms
+			}
+			return n
+		}
+		report := func(index uint64, digests map[string]byte) {
+			for name, digest := range digests {
+				(*v.machines[name].report.Load())(index, []byte{digest})
+			}
+		}
+		pass := func(d time.Duration) { <-time.NewTimer(d).C } // virtual time
+		names := []string{leader}
+		for name := range v.nodes {
+			if name != leader {
+				names = append(names, name)
+			}
+		}
+		v.net.Isolate(names[2])
+		if err := <-v.submit(leader, "on two"); err != nil { // who acknowledged it knows the leader
+			t.Fatal(err)
+		}
+		report(100, map[string]byte{names[0]: 1, names[1]: 2})
+		report(101, map[string]byte{names[0]: 1, names[1]: 1})
+		pass(50 * time.Second)
+		if n := alarms(); n != 0 {
+			t.Fatalf("%d alarms while the third voter may still report", n)
+		}
+		pass(5 * time.Minute)
+		if n := alarms(); n != 1 {
+			t.Errorf("%d alarms, want 1", n)
+		}
+		v.net.HealAll()
+		for name := range v.nodes {
+			if s := v.group(name).Status(); s.Quarantined != "" || s.Failure != "" {
+				t.Errorf("%s: %+v", name, s)
+			}
+		}
+	})
+}
