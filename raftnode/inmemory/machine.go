@@ -224,11 +224,11 @@ func (s *StateMachine[M]) DurableApplied() uint64 { return s.durable.Load() }
 // saves nothing: the raft log has what is not durable. Reads of the machine go on
 // as long as they hold it.
 func (s *StateMachine[M]) Close() error {
-	s.closed.Store(true)
+	s.mu.Lock()
+	s.closed.Store(true) // no removal begins any more
+	s.mu.Unlock()
 	s.saving.Lock()
 	defer s.saving.Unlock()
-	s.mu.Lock() // no removal begins any more
-	s.mu.Unlock()
 	s.removals.Wait()
 	return nil
 }
