@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -110,11 +111,27 @@ func (d *database) open() error {
 	if errors.Is(err, pebble.ErrDBDoesNotExist) || errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: %s: replace this replica: %w", ErrStateMissing, d.path, err)
 	}
+	if err != nil && d.refusesItself(err) {
+		return fmt.Errorf("%w: %s: %w", ErrCorrupt, d.path, err)
+	}
 	if err != nil {
 		return fmt.Errorf("kv: open the state in %s: %w", d.path, err)
 	}
 	d.db = db
 	return nil
+}
+
+// refusesItself tells whether Pebble refused what it read, and not the operating
+// system to read it: a table whose size is not the one that the manifest tells is
+// an error without a kind. A format of a newer release is no damage.
+func (d *database) refusesItself(err error) bool {
+	var number syscall.Errno
+	var path *fs.PathError
+	if errors.As(err, &number) || errors.As(err, &path) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrPermission) {
+		return false
+	}
+	_, unknown := pebble.Peek(d.path, d.s.opts.FS)
+	return unknown == nil
 }
 
 // create makes a database in a directory of its own that does not exist, or is
