@@ -143,7 +143,7 @@ func TestCase20FlappingFollower(t *testing.T) {
 		away := false
 		begin := time.Now()
 		for i := 0; time.Since(begin) < time.Hour; i++ {
-			if i%4 == 3 {
+			if i%5 == 4 {
 				if away = !away; away {
 					c.network.Isolate(m.name)
 				} else {
@@ -151,7 +151,7 @@ func TestCase20FlappingFollower(t *testing.T) {
 				}
 			}
 			c.put(fmt.Sprintf("k/%04d", i%20), 16<<10)
-			c.pass(2 * time.Second)
+			c.pass(4 * time.Second)
 			if l := c.leader(raftnode.FirstDataGroup); l != nil {
 				most = max(most, c.group(l).Status().LogBytes)
 			}
