@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/streamraft/streamraft/kv"
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
 	"github.com/streamraft/streamraft/raftnode"
 	"github.com/streamraft/streamraft/snapshot"
@@ -23,7 +24,11 @@ func (s *Server) newImages() (err error) {
 	if s.pacer, err = snapshot.NewRatePacer(pacing); err != nil {
 		return err
 	}
-	s.source, err = snapshot.NewSource(snapshot.SourceOptions{Provider: imageProvider{s}, Pacer: s.pacer, Counters: s.imageCounters, Logger: s.log})
+	s.source, err = snapshot.NewSource(snapshot.SourceOptions{
+		Provider: imageProvider{s}, Pacer: s.pacer, Counters: s.imageCounters, Logger: s.log,
+		// What is compressed at rest goes as it is.
+		WireCompression: s.config.Compression == kv.CompressionNone,
+	})
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/streamraft/streamraft/kv"
 	adminv1 "github.com/streamraft/streamraft/proto/streamraft/admin/v1"
 	kvv1 "github.com/streamraft/streamraft/proto/streamraft/kv/v1"
 	snapshotv1 "github.com/streamraft/streamraft/proto/streamraft/snapshot/v1"
@@ -12,9 +13,15 @@ import (
 )
 
 // TestTransfersAreTold: a node that joins behind the log gets an image; both ends
-// tell of it.
+// tell of it. What is not compressed at rest is compressed on the wire.
 func TestTransfersAreTold(t *testing.T) {
-	nodes := startCluster(t, 3, func(c *Config) { c.LogBudget = 1 << 20 })
+	for _, compression := range []kv.Compression{kv.CompressionBalanced, kv.CompressionNone} {
+		t.Run(string(compression), func(t *testing.T) { transfersAreTold(t, compression) })
+	}
+}
+
+func transfersAreTold(t *testing.T, compression kv.Compression) {
+	nodes := startCluster(t, 3, func(c *Config) { c.LogBudget, c.Compression = 1<<20, compression })
 	leader, _ := leaderOf(t, nodes, raftnode.FirstDataGroup)
 	value := bytes.Repeat([]byte("v"), 100_000)
 	eventually(t, "the log begins later", func() bool {
@@ -35,7 +42,7 @@ func TestTransfersAreTold(t *testing.T) {
 		return true
 	})
 	n4 := newcomer(t, "n4", nodes[1])
-	n4.config.LogBudget = 1 << 20
+	n4.config.LogBudget, n4.config.Compression = 1<<20, compression
 	if err := n4.open(t); err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +72,9 @@ func TestTransfersAreTold(t *testing.T) {
 		got.GetMovedBytes() < got.GetBytesTotal() || got.GetIndex() == 0 || got.GetPeer() == "" || got.GetProblem() != "" ||
 		got.GetAppliedIndex() < got.GetTargetIndex() || got.GetTargetIndex() == 0 || got.GetPhase() != snapshotv1.Phase_PHASE_DONE {
 		t.Errorf("the receiver tells %v", got)
+	}
+	if packed := got.GetWireBytes() < got.GetBytesTotal()/4; packed != (compression == kv.CompressionNone) {
+		t.Errorf("compression %s at rest: %d bytes on the wire for an image of %d", compression, got.GetWireBytes(), got.GetBytesTotal())
 	}
 	stages := map[string]bool{}
 	for _, s := range got.GetStages() {
