@@ -65,4 +65,14 @@
 // longer ticks, sends or acknowledges. An error of a state machine, or a message
 // that breaks raft's invariants, stops one replica. The library never exits the
 // process; Node.Failed and GroupStatus.Failure tell.
+//
+// With SnapshotOptions and a state machine that takes images two failures cost no
+// replica. After an installation that failed it is opened anew in place, and the
+// image is tried again. And where the log is sound and the state is not (ErrUnsound
+// from the state machine, a state older than its log, a report of damage, a digest
+// unlike the majority's, Group.Quarantine) the replica is quarantined: it votes and
+// acknowledges, never leads, serves no reads (ErrQuarantined), is no source, cuts
+// no log, and replaces its state by an image from the leader. GroupStatus.Quarantined
+// tells. Group.StateMachine is another one afterwards, so it is asked for after
+// each Read. A damaged log is never repaired so: it may have lost votes.
 package raftnode
