@@ -11,11 +11,13 @@ func newDemoCommand(g *globals) *cobra.Command {
 	var limit string
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "Run a cluster here, kill its leader under load, and check every write",
+		Short: "Run a cluster here, kill its leader, destroy a disk, and check every write",
 		Long: `Run a cluster of real node processes on this machine, in a temporary directory:
 import a data set, kill the leader while clients write and read, measure how long
-writes pause, start the killed node again, check every acknowledged write and
-compare the states of all nodes.
+writes pause, and start the killed node again. Then destroy a node's disk and bring
+the node back, leave it behind the log and show the delta that it gets, and cut the
+transfer of an image in the middle and show that it goes on where it was. At last
+check every acknowledged write and compare the states of all nodes.
 
 It exits with 0 only if all of that held. Ctrl-C ends it at any time and leaves
 nothing behind. The default data set is the sources of Go.`,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strconv"
@@ -20,7 +21,7 @@ func (d *demo) checkWrites(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, demoCheckTimeout)
 	defer cancel()
 	r := &d.report
-	expected := uint64(len(d.imported.values)) + d.load.acknowledged()
+	expected := uint64(len(d.imported.values)+len(d.churned)) + d.load.acknowledged()
 	bar := cliui.StartProgress(d.progress, "checking", r.Bytes)
 	failed := true
 	defer func() { bar.Stop(failed) }()
@@ -51,6 +52,10 @@ func (d *demo) checkWrites(ctx context.Context) error {
 // checkRecord tells whether a record is as it was written, and whether that
 // write was acknowledged: one that failed may be there too.
 func (d *demo) checkRecord(record client.Record) (acknowledged, ok bool) {
+	if value, ok := d.churned[string(record.Key)]; ok {
+		ok = bytes.Equal(record.Value, value)
+		return ok, ok
+	}
 	rest, isLoad := strings.CutPrefix(string(record.Key), demoLoadPrefix)
 	if !isLoad {
 		ok = d.imported.take(record.Key, record.Value)

@@ -41,7 +41,26 @@ type demoReport struct {
 
 	CatchUpSeconds float64 `json:"catch_up_seconds"`
 
-	// WritesChecked are all acknowledged writes, of import and load.
+	// A node whose disk was lost: the time until it was a voter again and had
+	// everything, and the files of its image.
+	Replaced       string  `json:"replaced_node"`
+	ReplaceSeconds float64 `json:"replace_seconds"`
+	ReplaceBytes   uint64  `json:"replace_bytes"`
+	// The same node, left behind while so much was written, and its delta.
+	BehindWritten uint64  `json:"behind_written_bytes"`
+	DeltaBytes    uint64  `json:"delta_bytes"`
+	DeltaSeconds  float64 `json:"delta_seconds"`
+	// A transfer that was cut: its receiver, the source that was killed, and the
+	// bytes at that moment, of the image, received in all, and not sent again.
+	// Empty where the image was too small to be cut.
+	CutNode          string `json:"cut_node"`
+	CutSource        string `json:"cut_source"`
+	CutAtBytes       uint64 `json:"cut_at_bytes"`
+	CutImageBytes    uint64 `json:"cut_image_bytes"`
+	CutReceivedBytes uint64 `json:"cut_received_bytes"`
+	CutSavedBytes    uint64 `json:"cut_saved_bytes"`
+
+	// WritesChecked are all acknowledged records, of import, load and churn.
 	WritesChecked uint64 `json:"writes_checked"`
 	WritesLost    uint64 `json:"writes_lost"`
 
@@ -104,6 +123,9 @@ func (d *demo) print(w io.Writer) error {
 		{"leader killed, new leader", r.Killed + ", " + r.NewLeader},
 		{"longest pause of writes", cliui.Duration(fromMilliseconds(r.KillGapMS))},
 		{"killed node caught up after", cliui.Duration(time.Duration(r.CatchUpSeconds * float64(time.Second)))},
+		{"lost disk replaced after", fmt.Sprintf("%s, %s", cliui.Duration(durationOf(r.ReplaceSeconds)), cliui.Bytes(r.ReplaceBytes))},
+		{"left behind the log, got", fmt.Sprintf("a delta of %s, %s", cliui.Bytes(r.DeltaBytes), cliui.Duration(durationOf(r.DeltaSeconds)))},
+		{"transfer cut at, not sent again", cutFigures(r)},
 		{"acknowledged writes checked, lost", cliui.Count(r.WritesChecked) + ", " + cliui.Count(r.WritesLost)},
 		{"digest of the state", digest},
 		{"all of it took", cliui.Duration(time.Duration(r.TotalSeconds * float64(time.Second)))},
@@ -116,6 +138,13 @@ func (d *demo) print(w io.Writer) error {
 	}
 	_, err = fmt.Fprint(w, d.next())
 	return err
+}
+
+func cutFigures(r *demoReport) string {
+	if r.CutNode == "" {
+		return "not cut: the image is too small"
+	}
+	return fmt.Sprintf("%s of %s, %s", cliui.Bytes(r.CutAtBytes), cliui.Bytes(r.CutImageBytes), cliui.Bytes(r.CutSavedBytes))
 }
 
 // next tells what to try next, as commands.

@@ -47,6 +47,7 @@ type demo struct {
 	client   *client.Client
 	imported *importCheck
 	load     *demoLoad
+	churned  map[string][]byte // acknowledged values by key, of demoChurnPrefix
 }
 
 // errDemoFailed is the error of a demonstration whose checks did not hold; the
@@ -111,7 +112,11 @@ func (d *demo) run(ctx context.Context, dir string, source importer.Source) (err
 	d.cluster, err = localcluster.Start(ctx, localcluster.Options{
 		Dir: dir, Nodes: d.options.nodes,
 		// Several nodes share this machine's memory.
-		ExtraArgs: []string{"--cache-bytes", "64MiB", "--memtable-bytes", "64MiB"},
+		ExtraArgs: []string{
+			"--cache-bytes", "64MiB", "--memtable-bytes", "64MiB",
+			fmt.Sprintf("--log-budget=%d", demoLogBudget), fmt.Sprintf("--log-segment-bytes=%d", demoLogBudget/2),
+			"--snapshot-pacing=off", fmt.Sprintf("--snapshot-rate=%d", demoTransferRate(source.Total())),
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("start the cluster: %w", err)
@@ -125,7 +130,7 @@ func (d *demo) run(ctx context.Context, dir string, source importer.Source) (err
 
 	for _, step := range []func(context.Context) error{
 		func(ctx context.Context) error { return d.importData(ctx, source) },
-		d.killLeader, d.restartKilled, d.checkWrites, d.compareDigests,
+		d.killLeader, d.restartKilled, d.replaceDisk, d.fallBehind, d.cutTransfer, d.checkWrites, d.compareDigests,
 	} {
 		if err := step(ctx); err != nil {
 			return err

@@ -153,7 +153,8 @@ func TestDemoIsInterrupted(t *testing.T) {
 		interrupt(t, d, syscall.SIGTERM)
 	})
 	for _, test := range []struct{ name, line string }{
-		{"start", "Starting"}, {"load", "Imported"}, {"kill", "is killed"}, {"restart", "New leader"}, {"check", "again: it had"},
+		{"start", "Starting"}, {"load", "Imported"}, {"kill", "is killed"}, {"restart", "New leader"}, {"caught up", "again: it had"},
+		{"lost disk", "loses its disk"}, {"behind", "was stopped"}, {"cut", "once more"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -201,6 +202,13 @@ func TestDemo(t *testing.T) {
 		DigestEqual bool    `json:"digest_equal"`
 		Digests     map[string]string
 		Directory   string
+		Replaced    string `json:"replaced_node"`
+		Image       uint64 `json:"replace_bytes"`
+		Delta       uint64 `json:"delta_bytes"`
+		CutSource   string `json:"cut_source"`
+		CutImage    uint64 `json:"cut_image_bytes"`
+		CutReceived uint64 `json:"cut_received_bytes"`
+		CutSaved    uint64 `json:"cut_saved_bytes"`
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || r.stderr != "" {
 		t.Fatalf("%v\n%s%s", err, r.stdout, r.stderr)
@@ -209,6 +217,13 @@ func TestDemo(t *testing.T) {
 		report.Checked < 100 || report.Lost == nil || *report.Lost != 0 || !report.DigestEqual || len(report.Digests) != 3 ||
 		!strings.HasPrefix(report.Directory, temp) {
 		t.Errorf("%s", r.stdout)
+	}
+	if report.Replaced == "" || report.Delta == 0 || report.Delta*2 > report.Image {
+		t.Errorf("the lost disk and the delta: %s", r.stdout)
+	}
+	// So little data may arrive before it is cut; where it was, it went on.
+	if report.CutSource != "" && (report.CutSaved == 0 || report.CutReceived > report.CutImage+2<<20) {
+		t.Errorf("the transfer that was cut: %s", r.stdout)
 	}
 	if entries, err := os.ReadDir(filepath.Join(report.Directory, "n3")); err != nil || len(entries) == 0 {
 		t.Errorf("the kept cluster: %v, %v", entries, err)
