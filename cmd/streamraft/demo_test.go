@@ -134,3 +134,25 @@ func TestDemoReportTellsProblems(t *testing.T) {
 		t.Fatalf("%s, %v", text, err)
 	}
 }
+
+func TestDemoTransferLine(t *testing.T) {
+	const mib = 1 << 20
+	for _, test := range []struct {
+		transfer transferReport
+		want     string
+	}{
+		{transferReport{Phase: "queued", Position: 2}, "n3  queued (2)"},
+		{transferReport{Phase: "capture"}, "n3  capture"},
+		{transferReport{Phase: "send", BytesDone: 5 * mib, BytesTotal: 10 * mib, MovedBytes: 5 * mib, BytesPerSecond: 2e7, ETASeconds: new(0.5)},
+			"n3  ████████░░░░░░░░  50 %  5 MiB of 10 MiB, 20.0 MB/s, 500ms left, send"},
+		{transferReport{Phase: "catch_up", BytesDone: 10 * mib, BytesTotal: 10 * mib, MovedBytes: 10 * mib, BytesPerSecond: 2e7},
+			"n3  ████████████████ 100 %  10 MiB of 10 MiB, 20.0 MB/s, catch up"},
+	} {
+		if got := demoTransferLine("n3", test.transfer); got != test.want {
+			t.Errorf("%s, want %s", got, test.want)
+		}
+	}
+	if demoTransferRate(0) != demoMinRate || demoTransferRate(120*mib) != 20*mib {
+		t.Errorf("rates %d and %d", demoTransferRate(0), demoTransferRate(120*mib))
+	}
+}

@@ -38,7 +38,9 @@ func playNode(args []string) int {
 	flags := flag.NewFlagSet("node", flag.ContinueOnError)
 	name, dir := flags.String("name", "", ""), flags.String("data-dir", "", "")
 	listen, _ := flags.String("listen", "", ""), flags.String("http-listen", "", "")
-	_ = flags.String("cluster", "", "")
+	for _, ignored := range []string{"cluster", "replace", "join", "advertise"} {
+		_ = flags.String(ignored, "", "")
+	}
 	taken := flags.Int("ports-taken", 0, "")
 	refuse := flags.Bool("refuse", false, "")
 	if err := flags.Parse(args); err != nil {
