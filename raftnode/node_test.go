@@ -106,7 +106,8 @@ func newCluster(t testing.TB, size int, adjust func(*raftnode.Options)) *cluster
 		}
 		m := &member{name: fmt.Sprintf("n%d", i+1), address: l.Addr().String()}
 		m.dir = filepath.Join(t.TempDir(), m.name)
-		_ = l.Close()
+		// Not before all have one: the next could be given the same port.
+		defer func() { _ = l.Close() }()
 		c.members = append(c.members, m)
 		c.founders = append(c.founders, raftnode.Founder{Node: m.name, Address: m.address})
 	}
