@@ -34,7 +34,7 @@ func TestFoundingTwiceIsSafe(t *testing.T) {
 	c.equalStates(raftnode.FirstDataGroup, 1)
 }
 
-func TestWipedNodesAreRefused(t *testing.T) {
+func TestCase14WipedNodeIsRefused(t *testing.T) {
 	for _, wiped := range [][]int{{0}, {1}, {0, 1}, {1, 2}} {
 		c := newCluster(t, 3, nil)
 		c.openAll()

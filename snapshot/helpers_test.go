@@ -214,6 +214,7 @@ type testSource struct {
 	listener atomic.Pointer[bufconn.Listener]
 	conns    sync.Map // net.Conn of receivers
 	wrap     func(net.Conn) net.Conn
+	extra    []grpc.ServerOption
 }
 
 func newTestSource(t testing.TB, c content) *testSource {
@@ -240,7 +241,7 @@ func (s *testSource) start() *testSource {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.server = grpc.NewServer(append(ServerOptions(), grpc.WaitForHandlers(true))...)
+	s.server = grpc.NewServer(append(append(ServerOptions(), grpc.WaitForHandlers(true)), s.extra...)...)
 	s.source.Register(s.server)
 	l := bufconn.Listen(1 << 20)
 	s.serving.Go(func() { s.server.Serve(l) })
