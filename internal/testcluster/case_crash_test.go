@@ -35,7 +35,7 @@ func TestCase04PowerLossAtEveryStep(t *testing.T) {
 			if total < 40 {
 				t.Fatalf("only %d operations; that is no installation", total)
 			}
-			crashes := receiveAndCrash(t, kind, max(1, total/crashPoints), &total)
+			crashes := receiveAndCrash(t, kind, crashStride(total), &total)
 			for _, crash := range crashes {
 				synctest.Test(t, func(t *testing.T) { reopen(t, 3, crash) })
 				if t.Failed() {

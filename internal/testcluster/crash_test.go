@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,8 +18,17 @@ import (
 	"github.com/streamraft/streamraft/raftnode"
 )
 
-// crashPoints is how many operations of a run are followed by a crash.
+// crashPoints is how many operations of a run are followed by a crash, unless
+// STREAMRAFT_LONG is 1: then all are.
 const crashPoints = 48
+
+// crashStride is from how many operations one is followed by a crash.
+func crashStride(operations int) int {
+	if os.Getenv("STREAMRAFT_LONG") == "1" {
+		return 1
+	}
+	return max(1, operations/crashPoints)
+}
 
 // TestCrashBeforeEveryOperation writes to a cluster, from its founding on, and
 // takes what a power failure of all nodes right before an operation on a disk
@@ -33,7 +43,7 @@ func TestCrashBeforeEveryOperation(t *testing.T) {
 				t.Fatalf("only %d operations; that is not a write path", total)
 			}
 			var crashes []wholeCrash
-			synctest.Test(t, func(t *testing.T) { crashes, _ = writeAndCrash(t, nodes, max(1, total/crashPoints)) })
+			synctest.Test(t, func(t *testing.T) { crashes, _ = writeAndCrash(t, nodes, crashStride(total)) })
 			acknowledged := 0
 			for _, c := range crashes {
 				synctest.Test(t, func(t *testing.T) { reopen(t, nodes, c) })
@@ -60,7 +70,7 @@ type wholeCrash struct {
 }
 
 func focusedPlan(nodes int) *Plan {
-	return &Plan{Nodes: nodes, SegmentBytes: 128 << 10, BudgetBytes: 16 << 10, ReserveBytes: -1}
+	return &Plan{Nodes: nodes, SegmentBytes: 128 << 10, BudgetBytes: 16 << 10, JournalBytes: 256 << 10, ReserveBytes: -1}
 }
 
 // writeAndCrash writes to a new cluster and takes a crash at every stride-th

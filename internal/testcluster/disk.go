@@ -1,6 +1,7 @@
 package testcluster
 
 import (
+	"bytes"
 	"errors"
 	"math/rand/v2"
 	"slices"
@@ -62,6 +63,9 @@ func newDisk(mem *vfs.MemFS) *disk {
 	d.setFull(false, false)
 	return d
 }
+
+// isStagedFile tells whether a path is of an image that arrives.
+func isStagedFile(path string) bool { return strings.Contains(path, "/inbox/") }
 
 // isLogFile tells whether a path is a segment or a spare file of the log.
 func isLogFile(path string) bool { return strings.Contains(path, "/"+logDirName+"/") }
@@ -149,8 +153,8 @@ func (d *disk) crash(kind crashKind, r *rand.Rand) (*disk, error) {
 // sectorBytes is what a disk writes as a whole.
 const sectorBytes = 512
 
-// tear writes into old some sectors of the log files that written has and old
-// has not: a crash while unsynced data was on its way to the disk.
+// tear writes into old some sectors of the log and of staged files that written
+// has and old has not: a crash while unsynced data was on its way to the disk.
 func tear(old, written *vfs.MemFS, dir string, r *rand.Rand) error {
 	names, err := old.List(dir)
 	if err != nil {
@@ -167,6 +171,8 @@ func tear(old, written *vfs.MemFS, dir string, r *rand.Rand) error {
 			err = tear(old, written, path, r)
 		case isLogFile(path):
 			err = tearFile(old, written, path, r)
+		case isStagedFile(path):
+			err = tearTail(old, written, path, r)
 		}
 		if err != nil {
 			return err
@@ -210,4 +216,33 @@ func tearFile(old, written *vfs.MemFS, path string, r *rand.Rand) error {
 		}
 	}
 	return errors.Join(f.Sync(), f.Close())
+}
+
+// tearTail leaves a part of what was appended to a file and not synced, with
+// zeros in place of some of its sectors: a file system may make a file longer
+// before its data is on the disk.
+func tearTail(old, written *vfs.MemFS, path string, r *rand.Rand) error {
+	before, err := old.UnsafeGetFileDataBuffer(path)
+	if err != nil {
+		return err
+	}
+	after, err := written.UnsafeGetFileDataBuffer(path)
+	if err != nil || len(after) <= len(before) || !bytes.HasPrefix(after, before) {
+		return nil // another file had that name, or nothing was appended
+	}
+	synced := len(before)
+	tail := bytes.Clone(after[synced : synced+1+r.IntN(len(after)-synced)])
+	for at := 0; at < len(tail); {
+		end := min(at+sectorBytes-(synced+at)%sectorBytes, len(tail))
+		if r.IntN(4) == 0 {
+			clear(tail[at:end])
+		}
+		at = end
+	}
+	f, err := old.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(tail, int64(synced))
+	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -191,7 +191,7 @@ func groups() []uint64 { return []uint64{raftnode.MetaGroup, raftnode.FirstDataG
 func (r *run) newMachine(group uint64) raftnode.StateMachine {
 	o := kv.Options{
 		FS: r.member.files(), Shared: r.shared, Group: group, MemTableBytes: 4 << 20,
-		Compression: kv.CompressionFastest, JournalBytes: 256 << 10,
+		Compression: kv.CompressionFastest, JournalBytes: r.member.cluster.plan.JournalBytes,
 	}
 	if tune := r.member.cluster.tuning.store; tune != nil {
 		tune(r.member, &o)

@@ -39,7 +39,7 @@ type crashKind string
 const (
 	crashNone crashKind = "0 %"  // nothing
 	crashHalf crashKind = "50 %" // some blocks of 4 KiB and directory entries
-	crashTorn crashKind = "torn" // some sectors of 512 bytes of the log
+	crashTorn crashKind = "torn" // some sectors of 512 bytes of the log and of staged files
 	crashKill crashKind = "kill" // everything: only the process ended
 )
 
@@ -76,6 +76,9 @@ type Plan struct {
 	// SegmentBytes and BudgetBytes of the log, so that it is cut often.
 	SegmentBytes int64
 	BudgetBytes  int64
+	// JournalBytes is kv.Options.JournalBytes: with few of them a replica that was
+	// away gets a full image, with many a delta.
+	JournalBytes int64
 	// ReserveBytes is Options.DiskReserveBytes.
 	ReserveBytes int64
 	// FaultsEnd is when everything is healed, since the faults began.
@@ -126,6 +129,7 @@ func NewPlan(seed uint64) *Plan {
 		BudgetBytes:  choose(r, []weighted[int64]{{16 << 10, 2}, {64 << 10, 2}, {192 << 10, 1}}),
 		ReserveBytes: choose(r, []weighted[int64]{{1 << 20, 2}, {-1, 1}}),
 	}
+	p.JournalBytes = choose(newRandom(seed, 0x10a1), []weighted[int64]{{256 << 10, 2}, {4 << 10, 1}})
 	at := time.Duration(200+r.IntN(300)) * time.Millisecond
 	for range minFaults + r.IntN(6) {
 		s := step{
@@ -153,8 +157,8 @@ func NewPlan(seed uint64) *Plan {
 
 // String returns the plan for a person.
 func (p *Plan) String() string {
-	s := fmt.Sprintf("seed %d: %d nodes, segments of %d KiB, log budget %d KiB, disk reserve %d, %d faults in %v",
-		p.Seed, p.Nodes, p.SegmentBytes>>10, p.BudgetBytes>>10, p.ReserveBytes, len(p.steps), p.FaultsEnd)
+	s := fmt.Sprintf("seed %d: %d nodes, segments of %d KiB, log budget %d KiB, journal %d KiB, disk reserve %d, %d faults in %v",
+		p.Seed, p.Nodes, p.SegmentBytes>>10, p.BudgetBytes>>10, p.JournalBytes>>10, p.ReserveBytes, len(p.steps), p.FaultsEnd)
 	for _, step := range p.steps {
 		s += fmt.Sprintf("\n%9.3fs %v", step.at.Seconds(), step)
 	}
