@@ -25,6 +25,9 @@ func (s *Store) Apply(entries []raftnode.Entry) ([]raftnode.Result, error) {
 	if err := s.writer.inOrder(entries); err != nil {
 		return nil, err
 	}
+	if err := s.writer.broken; err != nil {
+		return nil, err
+	}
 	returned := false
 	defer func() {
 		// A panic or Goexit leaves memory and database apart.
@@ -34,6 +37,11 @@ func (s *Store) Apply(entries []raftnode.Entry) ([]raftnode.Result, error) {
 	}()
 	results, err := s.writer.apply(entries)
 	returned = true
+	if pebble.IsCorruptionError(err) {
+		// The database is as before these entries; what is in memory may not be.
+		s.writer.broken = fmt.Errorf("%w: kv: apply in group %d: %w", raftnode.ErrUnsound, s.opts.Group, err)
+		return nil, s.writer.broken
+	}
 	if err != nil {
 		s.fail(err)
 		return nil, s.failure()
@@ -50,6 +58,8 @@ type writer struct {
 	applied  appliedRecord
 	sessions *sessionTable
 	journal  journalSpans
+	// broken is a read of damaged blocks: nothing is applied any more.
+	broken error
 
 	batch   *pebble.Batch
 	indexed bool

@@ -51,6 +51,7 @@ func (d *database) pebbleOptions() *pebble.Options {
 		Logger:                      pebbleLogger{d},
 		EventListener: &pebble.EventListener{
 			BackgroundError: d.backgroundError,
+			DataCorruption:  d.corrupted,
 			FlushEnd:        d.flushEnded,
 			CompactionEnd:   func(pebble.CompactionInfo) { s.wake() },
 			WriteStallBegin: func(pebble.WriteStallBeginInfo) { d.stalled.Store(true) },

@@ -64,9 +64,10 @@ type Options struct {
 	// files, and removes all others that are not the state. Default: none are
 	// kept.
 	KeepImages func() [][]byte
-	// OnDamage is called for each table that the scrubber finds damaged, with an
+	// OnDamage is called once for each table that the scrubber, a reader or a
+	// compaction finds damaged, perhaps with locks of the database held, with an
 	// error that matches snapshot.ErrCorrupt. The store goes on, but makes no
-	// images. It is called on a goroutine of the store and must not close it.
+	// images. It must return at once and call nothing of the store.
 	OnDamage func(error)
 	// OnFailure is called once when the store fails, on the goroutine that
 	// found it, inside the database: it must return at once and call nothing of

@@ -59,6 +59,19 @@ func (c *scrubbed) sound(name string, size uint64) (digest uint64, ok bool) {
 	return table.digest, table.sound && table.size == size
 }
 
+// damage notes that a table is damaged; false if that is known.
+func (c *scrubbed) damage(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	table, known := c.tables[name]
+	if known && !table.sound {
+		return false
+	}
+	table.sound = false
+	c.tables[name] = table
+	return true
+}
+
 // record keeps what was found.
 func (c *scrubbed) record(name string, table scrubbedTable) {
 	c.mu.Lock()
@@ -139,13 +152,28 @@ func (d *database) scrubTable(name string, pace pacer) error {
 		// Compacted away meanwhile.
 		return nil
 	case err != nil:
-		d.scrubbed.record(name, scrubbedTable{size: size})
-		s.damaged(fmt.Errorf("table %s: %w", path, err))
+		if d.scrubbed.damage(name) {
+			s.damaged(fmt.Errorf("table %s: %w", path, err))
+		}
 		return nil
 	}
 	d.scrubbed.record(name, scrubbedTable{size: size, digest: digest, sound: true})
 	s.counters.scrubbed.Add(1)
 	return nil
+}
+
+// corrupted takes a block that a read or a compaction found damaged, perhaps with
+// locks of the database held. Without it Pebble calls that fatal. Who reads gets an
+// error; of a state that is replaced, or only staged, nobody else needs to know.
+func (d *database) corrupted(info pebble.DataCorruptionInfo) {
+	if current := d.s.current.Load(); !d.live.Load() || current != nil && current != d {
+		return
+	}
+	// Each read of it finds it again.
+	name := d.s.opts.FS.PathBase(info.Path)
+	if d.scrubbed.damage(name) {
+		d.s.damaged(fmt.Errorf("table %s: %w", info.Path, info.Details))
+	}
 }
 
 // damaged reports a table that cannot be read as it was written.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	kvv1 "github.com/streamraft/streamraft/proto/streamraft/kv/v1"
+	"github.com/streamraft/streamraft/raftnode"
 	"github.com/streamraft/streamraft/snapshot"
 )
 
@@ -108,6 +110,51 @@ func TestScrubber(t *testing.T) {
 		}
 		if s.Err() != nil {
 			t.Fatal("the store failed", s.Err())
+		}
+		closeStore(t, s)
+	})
+}
+
+// TestReadFindsDamage: a block that went bad after it was checked is an error for
+// who reads it, and is reported once; Apply tells that the state is unsound. The
+// store does not fail: its database can be closed and another one opened.
+func TestReadFindsDamage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs, log := vfs.NewMem(), newTestLog()
+		damaged := 0
+		opts := Options{FS: fs, Shared: testShared(t), ScrubBytesPerSecond: -1, OnDamage: func(error) { damaged++ }}
+		s := openStore(t, opts)
+		fillLog(log, 300, 1000)
+		if _, err := s.Apply(log.take()); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		path := fs.PathJoin(s.current.Load().path, stateTables(t, s)[0])
+		closeStore(t, s)
+		flip(t, fs, path)
+		s = openStore(t, opts)
+		// Each failed read takes Pebble a while: it looks for the bit that flipped.
+		var bad []byte
+		for i := 0; i < 300 && damaged == 0; i++ {
+			bad = fmt.Appendf(nil, "key %06d", i)
+			_, _ = s.Get(bad)
+		}
+		if _, err := s.Get(bad); err == nil || damaged != 1 || s.Metrics().TablesDamaged != 1 || s.Err() != nil {
+			t.Errorf("get %q: %v; damage was reported %d times, the store failed with %v", bad, err, damaged, s.Err())
+		}
+		txn, err := EncodeTxn(nil, &kvv1.Txn{Compares: []*kvv1.Compare{{Key: bad, Condition: &kvv1.Compare_Exists{Exists: true}}}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log.add(txn)
+		_, err = s.Apply(log.take())
+		if !errors.Is(err, raftnode.ErrUnsound) || s.Err() != nil {
+			t.Errorf("apply: %v; the store failed with %v", err, s.Err())
+		}
+		if _, again := s.Apply(nil); !errors.Is(again, raftnode.ErrUnsound) {
+			t.Errorf("apply after it: %v", again)
 		}
 		closeStore(t, s)
 	})
