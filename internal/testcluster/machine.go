@@ -41,6 +41,9 @@ func (m *machine) Open(dir string) (raftnode.Applied, error) {
 // Apply applies and tells the checker, unless the node crashed meanwhile: what a
 // crashed node does is not done.
 func (m *machine) Apply(entries []raftnode.Entry) ([]raftnode.Result, error) {
+	if f := m.run.member.cluster.tuning.applies; f != nil && m.group == raftnode.FirstDataGroup {
+		f(m.run.member)
+	}
 	m.inOrder(entries)
 	applied := entries
 	if spoil := m.run.member.cluster.spoil; spoil != nil {

@@ -21,6 +21,9 @@ func (t *tap) Send(node string, m transport.GroupMessage) {
 		}
 		t.run.promises(node, m)
 	})
+	if f := t.run.member.cluster.tuning.loses; f != nil && f(t.run.member, m) {
+		return
+	}
 	if alive {
 		t.Transport.Send(node, m)
 	}

@@ -28,6 +28,10 @@ type tuning struct {
 	received func(m *member, manifest *snapshotv1.Manifest, dir string)
 	// hears and sends are called with each message a node gets and sends.
 	hears, sends func(*member, transport.GroupMessage)
+	// loses tells which messages a node sends and nobody gets.
+	loses func(*member, transport.GroupMessage) bool
+	// applies is called right before entries are applied.
+	applies func(*member)
 	// installs is called right before the state is replaced by an image.
 	installs func(*member)
 }
