@@ -22,7 +22,9 @@ type cluster struct {
 	checker *checker
 	network *faultnet.Network
 	members []*member
-	tuning  tuning
+	// replacing is the node that lost its disk, nil if none did.
+	replacing *lostDisk
+	tuning    tuning
 
 	// onOperation, if set before the start, is called before every change of a
 	// node's disk.
@@ -96,7 +98,7 @@ func (c *cluster) up() []*run {
 // restart starts a node that is down. A node that does not come up again is a
 // violation: what a crash leaves must be good enough.
 func (c *cluster) restart(m *member) {
-	if m.last() != nil {
+	if p := c.replacing; m.last() != nil || p != nil && p.member == m && p.joining.Load() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), startLimit)

@@ -113,6 +113,8 @@ func (in *injurer) carryOut(ctx context.Context, s step) {
 		in.staleLeader(ctx, s)
 	case faultBehind:
 		in.behind(s, m)
+	case faultLoseDisk:
+		in.loseDisk(m)
 	case faultTrapVote:
 		// Whoever votes for the next leader crashes.
 		for _, r := range c.up() {
@@ -374,4 +376,5 @@ func (c *cluster) recover() {
 		}
 		c.restart(m)
 	}
+	c.awaitReplacement()
 }

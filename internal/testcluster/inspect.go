@@ -84,7 +84,7 @@ func (m *member) inspectGroup(g *raftlog.Group, group uint64) {
 	if hs.GetTerm() < p.term {
 		c.violation("%s: group %d is at term %d, but it has answered in term %d", where, group, hs.GetTerm(), p.term)
 	}
-	if vote, voted := c.vote(m.name, group, hs.GetTerm()); voted && hs.GetVote() != vote {
+	if vote, voted := c.vote(m.voter(), group, hs.GetTerm()); voted && hs.GetVote() != vote {
 		c.violation("%s: group %d forgot its vote for %x in term %d, it has %x", where, group, vote, hs.GetTerm(), hs.GetVote())
 	}
 	// A leader of a later term may have had the tail overwritten; then the term

@@ -27,6 +27,8 @@ type member struct {
 	// disk is that of the run, or what the last crash left.
 	disk *disk
 	runs int
+	// replaced counts the disks it lost.
+	replaced int
 
 	// What the replicas promised to their peers and what is in their logs, by
 	// group; guarded by the mu of the run that is alive.
@@ -179,6 +181,7 @@ func (m *member) options(r *run) raftnode.Options {
 		Listener:          r.listener(),
 		Snapshots:         r.images.options(),
 	}
+	m.join(&o)
 	if tune := c.tuning.node; tune != nil {
 		tune(m, &o)
 	}

@@ -3,6 +3,7 @@ package testcluster
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -25,6 +26,8 @@ const (
 	faultFlush       faultKind = "flush"
 	faultStaleLeader faultKind = "isolate leader that takes writes"
 	faultBehind      faultKind = "keep away until the logs are cut"
+
+	faultLoseDisk faultKind = "lose a disk, join, replace"
 
 	faultTrapVote        faultKind = "crash at a vote, isolate"
 	faultTrapAcknowledge faultKind = "crash at an acknowledgement"
@@ -152,6 +155,11 @@ func NewPlan(seed uint64) *Plan {
 		at += time.Duration(300+r.IntN(1300)) * time.Millisecond
 	}
 	p.FaultsEnd = at + 500*time.Millisecond
+	// Half of the plans have one disk lost, while other faults go on.
+	if more := newRandom(seed, 0xd15c); more.IntN(2) == 0 {
+		i := 1 + more.IntN(len(p.steps)-2)
+		p.steps = slices.Insert(p.steps, i, step{at: p.steps[i].at, kind: faultLoseDisk, target: targetFollower, crash: crashNone, choice: more.Uint64()})
+	}
 	return p
 }
 

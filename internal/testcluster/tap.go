@@ -75,7 +75,7 @@ func (r *run) promises(to string, m transport.GroupMessage) {
 	switch msg.GetType() {
 	case raftpb.MsgVoteResp:
 		if !msg.GetReject() {
-			c.voted(name, group, term, msg.GetTo())
+			c.voted(r.member.voter(), group, term, msg.GetTo())
 		}
 		r.durablePromise(group, term, p)
 		if !msg.GetReject() {
@@ -94,7 +94,7 @@ func (r *run) promises(to string, m transport.GroupMessage) {
 		}
 	case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgTimeoutNow:
 		c.leads(group, term, name)
-		c.voted(name, group, term, msg.GetFrom())
+		c.voted(r.member.voter(), group, term, msg.GetFrom())
 		for _, e := range msg.GetEntries() {
 			c.logEntry(name, group, e)
 		}

@@ -69,6 +69,10 @@ type Totals struct {
 	// continued it.
 	FullInstalls  int64 `name:"full images installed"`
 	DeltaInstalls int64 `name:"delta images installed"`
+	// Replaced are nodes that lost their disk and became members again, Promotions
+	// the replicas that took the place of others for that.
+	Replaced   int64 `name:"lost disks replaced"`
+	Promotions int64 `name:"learners promoted"`
 	// ImageCrashes hit the source or the receiver while an image travelled,
 	// InstallCrashes came right before or after the state was replaced.
 	ImageCrashes   int64 `name:"crashes while an image travels"`
