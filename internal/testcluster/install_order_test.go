@@ -14,8 +14,9 @@ import (
 )
 
 // TestLostInstallResponse: the acknowledgement that raft sends when a snapshot is
-// installed is lost. The status that says INSTALLED carries the same, so the log
-// goes on at once and no second image is offered.
+// installed is lost. The status that says INSTALLED carries the same; the log goes
+// on within two seconds, and no second image is offered. (Raft gets there too by
+// probing, once the snapshot is reported as finished.)
 func TestLostInstallResponse(t *testing.T) {
 	var receiver atomic.Pointer[member]
 	var installed atomic.Bool
