@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -64,6 +65,9 @@ type Options struct {
 	// files, and removes all others that are not the state. Default: none are
 	// kept.
 	KeepImages func() [][]byte
+	// ClusterBound are prefixes of registry keys that speak of the members of a
+	// cluster; Rebase deletes those records. None may be empty.
+	ClusterBound []string
 	// OnDamage is called once for each table that the scrubber, a reader or a
 	// compaction finds damaged, perhaps with locks of the database held, with an
 	// error that matches snapshot.ErrCorrupt. The store goes on, but makes no
@@ -111,6 +115,9 @@ func (o *Options) Validate() error {
 	case "", CompressionNone, CompressionFastest, CompressionBalanced, CompressionGood:
 	default:
 		errs = append(errs, fmt.Errorf("kv: Compression is %q, must be none, fastest, balanced or good", o.Compression))
+	}
+	if slices.Contains(o.ClusterBound, "") {
+		errs = append(errs, errors.New("kv: ClusterBound has an empty prefix, which would delete the whole registry"))
 	}
 	if o.JournalBytes < 0 {
 		errs = append(errs, fmt.Errorf("kv: JournalBytes is %d, must be 0 (5 %% of the state) or more", o.JournalBytes))

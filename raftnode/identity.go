@@ -65,6 +65,9 @@ func loadIdentity(dir directory, name string, groups []uint64) (*identity, error
 	id := &identity{node: &raftv1.NodeRecord{}}
 	switch err := readMessage(dir, dir.nodeFile(), nodeFormat, id.node); {
 	case err == nil:
+		if err := dir.endRestoring(); err != nil {
+			return nil, err
+		}
 		return id, id.loadExisting(dir, name)
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
@@ -111,6 +114,12 @@ func (id *identity) drawReplicas(dir directory, groups []uint64) error {
 // checkUnused refuses a directory that has a log but no NODE: making a new
 // identity there would forget the votes in it.
 func checkUnused(dir directory) error {
+	switch _, err := dir.fs.Stat(dir.restoringFile()); {
+	case err == nil:
+		return fmt.Errorf("%w: a restore into %s did not finish; start it over (streamraft snapshot restore --force), or remove the directory", ErrRefused, dir.path)
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("raftnode: look for %s: %w", dir.restoringFile(), err)
+	}
 	for _, path := range []string{dir.log(), dir.foundingFile()} {
 		var found bool
 		var err error

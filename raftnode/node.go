@@ -100,12 +100,9 @@ func (n *Node) open(ctx context.Context) error {
 	if err := durable.MkdirAll(n.opts.FS, n.opts.Dir); err != nil {
 		return fmt.Errorf("raftnode: make the directory: %w", err)
 	}
-	lock, err := n.opts.FS.Lock(n.dir.lockFile())
-	switch {
-	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.ENOLCK):
-		return fmt.Errorf("raftnode: lock %s: %w; see to it that this process may write there", n.dir.lockFile(), err)
-	case err != nil:
-		return fmt.Errorf("%w: %s: %w; stop that node, or use another directory", ErrLocked, n.dir.path, err)
+	lock, err := lockDirectory(n.dir)
+	if err != nil {
+		return err
 	}
 	n.lock = lock
 	groups := n.opts.Groups
@@ -142,6 +139,18 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.start()
 	return nil
+}
+
+// lockDirectory takes a directory for this process alone.
+func lockDirectory(dir directory) (io.Closer, error) {
+	lock, err := dir.fs.Lock(dir.lockFile())
+	switch {
+	case errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.ENOLCK):
+		return nil, fmt.Errorf("raftnode: lock %s: %w; see to it that this process may write there", dir.lockFile(), err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %s: %w; stop that node, or use another directory", ErrLocked, dir.path, err)
+	}
+	return lock, nil
 }
 
 // openLog opens the log store and gives every group its first batch, once.

@@ -65,6 +65,19 @@ type StateMachine interface {
 	Close() error
 }
 
+// Rebaser is a StateMachine whose state can begin another history, as Restore
+// does with the images of an archive.
+type Rebaser interface {
+	StateMachine
+
+	// Rebase makes a, which lies above the present one, the applied record of the
+	// state and keeps the rest, but for what speaks of the indexes, terms or
+	// members of the old history. It is atomic, and durable on return. It is called
+	// once, after Open or Install and before any Apply; the state machine is closed
+	// then.
+	Rebase(a Applied) error
+}
+
 // Applied is the applied record: the position of a state in the log. The state
 // machine stores it atomically with every index it applies and returns it from
 // Open.
