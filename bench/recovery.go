@@ -164,6 +164,30 @@ func (r *recovery) load(ctx context.Context) error {
 		return fmt.Errorf("bench: load the data set: %w", err)
 	}
 	r.o.Log(fmt.Sprintf("loaded, %.0f MB/s", MBPerSecond(r.data.bytes(), time.Since(begin))))
+	return r.awaitCut(ctx)
+}
+
+// awaitCut waits until no log reaches back to its beginning: an empty node could
+// be given the log else. Of little data the logs are never cut.
+func (r *recovery) awaitCut(ctx context.Context) error {
+	for r.data.bytes() >= 2*logBudget-recordBytes {
+		whole := 0
+		for _, name := range r.cluster.Names() {
+			status, err := r.cluster.Status(ctx, name)
+			if err != nil {
+				return err
+			}
+			if groupOf(status).GetFirstIndex() <= 1 {
+				whole++
+			}
+		}
+		if whole == 0 {
+			return nil
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
