@@ -253,6 +253,11 @@ func (n *Node) checkCluster(peer *raftv1.NodeHello) error {
 		if len(peer.GetClusterId()) == 0 {
 			return fmt.Errorf("%w: node %s is not founded yet", transport.ErrNotReady, peer.GetNode())
 		}
+		// A restore makes another cluster, with a higher epoch.
+		if theirs, ours := peer.GetHistoryEpoch(), n.identity.node.GetHistoryEpoch(); theirs != ours {
+			return fmt.Errorf("node %s belongs to cluster %x, history epoch %d, this node to cluster %x, history epoch %d; the one with the lower epoch holds data from before a restore: stop it, and start it with an empty directory and --join",
+				peer.GetNode(), peer.GetClusterId(), theirs, n.identity.node.GetClusterId(), ours)
+		}
 		return fmt.Errorf("node %s belongs to cluster %x, this node to cluster %x; one of them was started with the wrong directory or address list",
 			peer.GetNode(), peer.GetClusterId(), n.identity.node.GetClusterId())
 	}
