@@ -216,7 +216,7 @@ func (v *validation) join() {
 		v.bad("replace", "stands beside join; a node either joins as a new one or replaces that of its name")
 	}
 	if host, _, err := net.SplitHostPort(c.Advertise); c.joinOptions() != nil && err == nil {
-		if address, err := netip.ParseAddr(host); host == "" || err == nil && address.IsUnspecified() {
+		if host == "" || unspecified(host) {
 			v.bad("advertise", "names no host; the others must learn where a node that joins is reached: set it to host:port")
 		}
 	}

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/netip"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -33,11 +36,14 @@ type RestoreOptions struct {
 	logSegmentBytes int64
 }
 
+// Restored describes what Restore made.
+type Restored = raftnode.Restored
+
 // Restore makes a directory from which Open runs the first node of a new cluster,
 // with the state of an archive; raftnode.Restore has the rules. The node
 // directory and the plans of the old cluster are forgotten. Errors: a
 // *ConfigError, those of raftnode.Restore; KindOf sorts them.
-func Restore(ctx context.Context, o RestoreOptions) (*raftnode.Restored, error) {
+func Restore(ctx context.Context, o RestoreOptions) (*Restored, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
@@ -51,7 +57,7 @@ func Restore(ctx context.Context, o RestoreOptions) (*raftnode.Restored, error) 
 	if err != nil {
 		return nil, err
 	}
-	failed := false
+	var failed atomic.Bool
 	restored, err := raftnode.Restore(ctx, raftnode.RestoreOptions{
 		Dir: o.DataDir, FS: o.FS, Node: o.Name, Address: o.Advertise, Archive: o.Archive, StartOver: o.StartOver,
 		LogSegmentBytes: o.logSegmentBytes, Logger: o.Logger,
@@ -60,7 +66,7 @@ func Restore(ctx context.Context, o RestoreOptions) (*raftnode.Restored, error) 
 				FS: o.FS, Shared: shared, Group: group, Logger: o.Logger,
 				// It was checked on the way in, and the node does it again.
 				ScrubBytesPerSecond: -1,
-				OnFailure:           func(error) { failed = true },
+				OnFailure:           func(error) { failed.Store(true) },
 			}
 			if group == raftnode.MetaGroup {
 				options.ClusterBound = []string{nodePrefix, planPrefix}
@@ -72,13 +78,19 @@ func Restore(ctx context.Context, o RestoreOptions) (*raftnode.Restored, error) 
 			return store
 		},
 	})
-	if !failed { // a failed store keeps its caches
+	if !failed.Load() { // a failed store keeps its caches
 		err = errors.Join(err, shared.Close())
 	}
 	if err != nil {
 		return nil, err
 	}
 	return restored, nil
+}
+
+// unspecified tells that a host stands for all addresses of a machine.
+func unspecified(host string) bool {
+	address, err := netip.ParseAddr(host)
+	return err == nil && address.IsUnspecified()
 }
 
 // validate reports what a node would refuse when it is started.
@@ -98,6 +110,8 @@ func (o *RestoreOptions) validate() error {
 	}
 	if err := checkDialAddress(o.Advertise); err != nil {
 		bad("advertise", o.Advertise, "%v", err)
+	} else if host, _, _ := net.SplitHostPort(o.Advertise); unspecified(host) {
+		bad("advertise", o.Advertise, "names no host; the nodes that join must learn where this one is reached")
 	}
 	if len(problems) > 0 {
 		return &ConfigError{Problems: problems}

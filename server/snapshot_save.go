@@ -117,8 +117,10 @@ func (s *Server) save(ctx context.Context, q *adminv1.SaveSnapshotRequest, group
 	if err != nil {
 		return err
 	}
+	pace := s.pacer.Begin(snapshotv1.Class_CLASS_NORMAL) // it gives way to clients as a transfer does
+	defer pace.End()
 	for _, image := range images {
-		if err := archive.Add(ctx, &countedImage{Image: image, read: &w.read}); err != nil {
+		if err := archive.Add(ctx, &pacedImage{Image: image, ctx: ctx, read: &w.read, pace: pace}); err != nil {
 			return err
 		}
 	}
@@ -143,30 +145,35 @@ func confirmed(ctx context.Context, groups []replica) error {
 // errUnconfirmed says what to do when no majority answers.
 var errUnconfirmed = fmt.Errorf("no majority confirmed in %v that this node has every acknowledged write; with --stale it saves what it has", saveConfirm)
 
-// countedImage counts what is read of an image.
-type countedImage struct {
+// pacedImage paces and counts what is read of an image.
+type pacedImage struct {
 	*snapshot.Image
+	ctx  context.Context
 	read *atomic.Uint64
+	pace snapshot.Pace
 }
 
 // OpenFile implements snapshot.OpenedImage.
-func (i *countedImage) OpenFile(name string) (snapshot.File, error) {
+func (i *pacedImage) OpenFile(name string) (snapshot.File, error) {
 	f, err := i.Image.OpenFile(name)
 	if err != nil {
 		return nil, err
 	}
-	return countedFile{f, i.read}, nil
+	return pacedFile{f, i}, nil
 }
 
-type countedFile struct {
+type pacedFile struct {
 	snapshot.File
-	read *atomic.Uint64
+	image *pacedImage
 }
 
 // ReadAt implements io.ReaderAt.
-func (f countedFile) ReadAt(p []byte, offset int64) (int, error) {
+func (f pacedFile) ReadAt(p []byte, offset int64) (int, error) {
+	if err := f.image.pace.Wait(f.image.ctx, len(p)); err != nil {
+		return 0, err
+	}
 	n, err := f.File.ReadAt(p, offset)
-	f.read.Add(uint64(max(n, 0)))
+	f.image.read.Add(uint64(max(n, 0)))
 	return n, err
 }
 
