@@ -21,7 +21,7 @@ saved in an archive, a single file from which a new cluster can be made.`,
   streamraft snapshot save backup.srarchive`,
 	})
 	cmd.AddCommand(newSnapshotTransfersCommand(g), newSnapshotCreateCommand(g), newSnapshotListCommand(g),
-		newSnapshotSaveCommand(g), newSnapshotRestoreCommand(g), newSnapshotInspectCommand(g), newSnapshotVerifyCommand(g))
+		newSnapshotSaveCommand(g), newSnapshotInspectCommand(g), newSnapshotVerifyCommand(g), newSnapshotRestoreCommand(g))
 	return cmd
 }
 

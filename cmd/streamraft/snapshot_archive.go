@@ -186,7 +186,7 @@ func (g *globals) printArchive(w io.Writer, report archiveReport, remark string)
 		})
 	}
 	if err := cliui.Table(w, []cliui.Column{
-		{Name: "group", Number: true}, {Name: "kind"}, {Name: "index", Number: true}, {Name: "term", Number: true}, {Name: "records", Number: true},
+		{Name: "group", Number: true}, {Name: "kind"}, {Name: "index", Number: true}, {Name: "term", Number: true}, {Name: "rows (about)", Number: true},
 		{Name: "files", Number: true}, {Name: "bytes", Number: true}, {Name: "raw", Number: true}, {Name: "in the archive", Number: true},
 	}, rows); err != nil {
 		return err

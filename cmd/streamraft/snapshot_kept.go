@@ -192,7 +192,7 @@ func (g *globals) printSnapshots(w io.Writer, report snapshotsReport) error {
 			return err
 		}
 	} else if err := cliui.Table(w, []cliui.Column{
-		{Name: "node"}, {Name: "group", Number: true}, {Name: "image"}, {Name: "records", Number: true}, {Name: "bytes", Number: true},
+		{Name: "node"}, {Name: "group", Number: true}, {Name: "image"}, {Name: "rows (about)", Number: true}, {Name: "bytes", Number: true},
 		{Name: "kept for", Number: true}, {Name: "used by"}, {Name: "id"},
 	}, rows); err != nil {
 		return err
