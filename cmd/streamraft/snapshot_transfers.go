@@ -57,39 +57,27 @@ says is shown, with what only the source knows.`,
 	return cmd
 }
 
-// watchTransfers shows the transfers until the command is interrupted, which is
-// its way to end and no failure.
+// watchTransfers shows the transfers until the command is interrupted.
 func (g *globals) watchTransfers(cmd *cobra.Command, c *client.Client, interval time.Duration) error {
 	out := cmd.OutOrStdout()
 	terminal := cliui.IsTerminal(out) && !g.json
 	lines := newTransferLines()
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
+	return watchUntilInterrupted(cmd.Context(), interval, func() error {
 		report := gatherTransfers(cmd.Context(), c, g.timeout)
-		if cmd.Context().Err() != nil {
-			return nil
-		}
-		var err error
 		switch {
+		case cmd.Context().Err() != nil:
+			return nil // what could not be asked any more is no news
 		case g.json:
-			err = printJSON(out, report)
+			return printJSON(out, report)
 		case terminal:
-			if err = cliui.ClearScreen(out); err == nil {
-				err = report.print(out, true)
+			if err := cliui.ClearScreen(out); err != nil {
+				return err
 			}
+			return report.print(out, true)
 		default:
-			err = lines.print(out, report)
+			return lines.print(out, report)
 		}
-		if err != nil {
-			return err
-		}
-		select {
-		case <-ticker.C:
-		case <-cmd.Context().Done():
-			return nil
-		}
-	}
+	})
 }
 
 // transfersReport is what snapshot transfers prints with --json, one line for

@@ -55,12 +55,10 @@ node answered or a group has no leader.`,
 // way to end and no failure.
 func (g *globals) watchStatus(cmd *cobra.Command, c *client.Client, interval time.Duration) error {
 	out := cmd.OutOrStdout()
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
+	return watchUntilInterrupted(cmd.Context(), interval, func() error {
 		report := gatherStatus(cmd.Context(), c, g.timeout)
 		if cmd.Context().Err() != nil {
-			return nil
+			return nil // what could not be asked any more is no news
 		}
 		if cliui.IsTerminal(out) && !g.json {
 			if err := cliui.ClearScreen(out); err != nil {
@@ -73,12 +71,8 @@ func (g *globals) watchStatus(cmd *cobra.Command, c *client.Client, interval tim
 		if err := report.problem(); err != nil && !g.json {
 			fmt.Fprintln(out, err)
 		}
-		select {
-		case <-ticker.C:
-		case <-cmd.Context().Done():
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // problem returns why the cluster cannot be used, if it cannot.
