@@ -120,7 +120,7 @@ func (g *Group) canFetch(machine StateMachine) bool {
 // installation. Where the state is unsound the replica begins quarantined.
 func (g *Group) begin(o *openedMachine) (applied Applied, members *raftv1.Membership, err error) {
 	n := g.node
-	fresh := &raftv1.Membership{ClusterId: n.identity.node.GetClusterId(), HistoryEpoch: n.identity.node.GetHistoryEpoch(), Group: g.id}
+	fresh := n.emptyMembership(g.id)
 	applied, members = o.applied, fresh
 	if o.unsound == nil && applied.Index > 0 {
 		if members, err = DecodeMembership(applied.Membership); err != nil {
@@ -128,7 +128,7 @@ func (g *Group) begin(o *openedMachine) (applied Applied, members *raftv1.Member
 		}
 	}
 	if o.unsound == nil {
-		err := n.checkState(g, applied, members)
+		err := n.checkState(g, applied, members, fresh.GetClusterId())
 		switch {
 		case errors.Is(err, ErrUnsound) && g.canFetch(o.machine):
 			o.unsound = err
@@ -151,6 +151,14 @@ func (g *Group) begin(o *openedMachine) (applied Applied, members *raftv1.Member
 	return applied, members, g.newRaft(applied, members)
 }
 
+// emptyMembership is what a replica knows of its group before its state tells
+// more. A replica may be opened anew while others change the identity.
+func (n *Node) emptyMembership(group uint64) *raftv1.Membership {
+	n.identityMu.Lock()
+	defer n.identityMu.Unlock()
+	return &raftv1.Membership{ClusterId: n.identity.node.GetClusterId(), HistoryEpoch: n.identity.node.GetHistoryEpoch(), Group: group}
+}
+
 // logHas tells whether the log has the entry that was applied last, or cannot
 // tell.
 func (g *Group) logHas(applied Applied) bool {
@@ -161,10 +169,10 @@ func (g *Group) logHas(applied Applied) bool {
 // checkState refuses a state that does not go with the log: either of them came
 // from somewhere else or lost something. marker <= applied <= last with equal
 // terms is what every crash leaves.
-func (n *Node) checkState(g *Group, applied Applied, members *raftv1.Membership) error {
-	if string(members.GetClusterId()) != string(n.identity.node.GetClusterId()) || members.GetGroup() != g.id {
+func (n *Node) checkState(g *Group, applied Applied, members *raftv1.Membership, cluster []byte) error {
+	if string(members.GetClusterId()) != string(cluster) || members.GetGroup() != g.id {
 		return fmt.Errorf("%w: group %d: the state in %s is of cluster %x, group %d, but the node belongs to cluster %x",
-			ErrRefused, g.id, n.dir.state(g.id), members.GetClusterId(), members.GetGroup(), n.identity.node.GetClusterId())
+			ErrRefused, g.id, n.dir.state(g.id), members.GetClusterId(), members.GetGroup(), cluster)
 	}
 	marker, last := g.logs.Marker(), g.logs.LastIndex()
 	where := fmt.Sprintf("group %d: state in %s at index %d term %d, log in %s from %d to %d",

@@ -61,8 +61,10 @@ type Options struct {
 	// Empty: MetaGroup and FirstDataGroup.
 	Groups []uint64
 
-	// NewStateMachine makes the state machine of a group. It is called once per
-	// group in Open, from the goroutine of Open.
+	// NewStateMachine makes the state machine of a group, a new one each time. It
+	// is called once per group in Open, from the goroutine of Open, and again, from
+	// a goroutine of the group and after the one before was closed, where a replica
+	// is opened anew in place.
 	NewStateMachine func(group uint64) StateMachine
 
 	// Transport carries the messages; Open starts it and Close closes it.

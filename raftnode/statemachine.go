@@ -9,12 +9,12 @@ package raftnode
 //
 // A replica that is opened anew in place gets another state machine from
 // Options.NewStateMachine; what follows is about one. Open is called once, before
-// anything else. Apply is called by one goroutine
-// at a time, the group's apply goroutine. DurableApplied and Flush are called
-// by other goroutines and may run beside Apply and each other. Close is called
-// once, after the last Apply; a Flush that still runs must end soon after. Reads
-// of the state are between the user's code and the state machine; they may run
-// beside Apply and must not see half an index.
+// anything else. Apply is called by one goroutine at a time, the group's apply
+// goroutine. DurableApplied and Flush are called by other goroutines and may run
+// beside Apply and each other, and, where the replica is opened anew, for a moment
+// after Close. Close is called once, after the last Apply; a Flush that still runs
+// must end soon after. Reads of the state are between the user's code and the
+// state machine; they may run beside Apply and must not see half an index.
 //
 // # Durability
 //
@@ -29,7 +29,10 @@ package raftnode
 // An error, a panic or a runtime.Goexit in Apply stops the replica: it neither
 // votes nor applies again until the node is opened anew. Refusals that belong
 // to the application (a failed compare, an unknown session) are Results, not
-// errors.
+// errors. An error that matches ErrUnsound, from Open or Apply, tells that the
+// state cannot be used: where images travel (SnapshotOptions) the replica is
+// quarantined instead and gets another state. After such an error of Open only
+// Stage, Install and Close are called.
 //
 // A state machine with a method ReportDigests(func(index uint64, digest []byte))
 // is given a function before Open, to be called with the digest, at most 64
@@ -43,7 +46,8 @@ package raftnode
 type StateMachine interface {
 	// Open opens or creates the state in dir, which exists and belongs to the
 	// state machine alone. It returns the applied record of the state; the
-	// zero Applied for a new one. It may block; an error stops the replica.
+	// zero Applied for a new one. It may block; an error stops the replica, but
+	// see Errors above.
 	Open(dir string) (Applied, error)
 
 	// Apply applies entries in order. Every index of the log arrives exactly
