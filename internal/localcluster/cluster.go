@@ -140,7 +140,7 @@ func (c *Cluster) Close() error {
 		var errs []error
 		for _, n := range c.nodes {
 			n.kill()
-			errs = append(errs, n.releasePorts())
+			errs = append(errs, n.freePorts())
 		}
 		if c.client != nil {
 			errs = append(errs, c.client.Close())

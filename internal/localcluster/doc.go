@@ -11,7 +11,9 @@
 // Ports are chosen at random below the range that systems use for outgoing
 // connections, and held open until their node starts. Where another process
 // takes one in between, Start begins again with others. They stay the same over
-// restarts of a node, for they are its identity to its peers.
+// restarts of a node, for they are its identity to its peers, and are claimed
+// until Close, so that no other Cluster on the machine takes one while its node
+// is down.
 //
 // # Processes
 //

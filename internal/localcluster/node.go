@@ -95,11 +95,15 @@ func (n *node) start() error {
 	return nil
 }
 
-func (n *node) releasePorts() error {
+func (n *node) releasePorts() error { return n.eachPort((*port).release) }
+
+func (n *node) freePorts() error { return n.eachPort((*port).free) }
+
+func (n *node) eachPort(do func(*port) error) error {
 	var errs []error
 	for _, p := range []*port{n.grpc, n.http} {
 		if p != nil {
-			errs = append(errs, p.release())
+			errs = append(errs, do(p))
 		}
 	}
 	return errors.Join(errs...)
