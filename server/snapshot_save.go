@@ -50,8 +50,9 @@ func (a *adminService) SaveSnapshot(q *adminv1.SaveSnapshotRequest, stream grpc.
 	var saved error
 	a.s.goroutines.Go(func() {
 		defer done()
-		defer a.s.saving.Store(false)
 		defer close(w.out)
+		// Before the client can see the end: it may save again at once.
+		defer a.s.saving.Store(false)
 		saved = a.s.save(ctx, q, groups, w)
 	})
 	if err := w.send(stream); err != nil {
